@@ -1,0 +1,44 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each target sets itself up first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test lint bench docs clean
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/isotherm run double-well --out runs/demo
+	$(BIN)/isotherm run order --out runs/demo
+	$(BIN)/isotherm report runs/demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+# The peers (BlackJAX, posteriors on PyTorch) live in their own environment, pinned apart from ours.
+$(VENV)-bench/.installed: requirements-bench.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
+	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+bench: $(VENV)-bench/.installed
+	$(VENV)-bench/bin/python benchmarks/double_well.py
+
+docs: setup
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) $(VENV)-bench docs/_build runs

@@ -1,0 +1,176 @@
+r"""Batch policies: which data the gradient sees at step $t$.
+
+A policy is an object with one method, `batch(key, step_index)`, a pure function: nothing is
+stored from step to step, so a run can be cut, resumed and spread over chains without
+bookkeeping. The `key` is the chain's own and stays the same over the run.
+
+The choice is part of the sampler's correctness. A thermostat reads the gradient noise off the
+momentum and assumes it *independent from step to step*. Shuffled epochs make it anti-correlated:
+over an epoch it sums to zero, and the thermostat, which cannot know, cools the slow
+directions. On Bayesian linear regression it then loses half the posterior variance (SCIENCE.md 2.1).
+Fixed friction is the other way round: sweeps cancel most of the noise it cannot absorb, as long as
+an epoch is short beside the dynamics.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from isotherm import random
+from isotherm.types import Batch, Key
+
+
+class BatchPolicy(Protocol):
+    """Anything that can give the batch of a step; a pytree, so that its data can be an argument."""
+
+    @property
+    def policy(self) -> str:
+        """The policy's name, for messages."""
+        ...
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Give the batch of step `step_index` for the chain with this key."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class InMemoryBatches:
+    """Rows of data on the device, picked by a policy."""
+
+    data: Any
+    batch_size: int = field(metadata={"static": True})
+    policy: str = field(metadata={"static": True})
+
+    @property
+    def data_size(self) -> int:
+        """Number of rows."""
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def epoch_length(self) -> int:
+        """Steps per epoch; rows left over sit out, other ones each epoch."""
+        return self.data_size // self.batch_size
+
+    def indices(self, key: Key, step_index: jax.Array) -> jax.Array:
+        """Give the row numbers of the batch of a step."""
+        if self.policy == "independent":
+            return random.indices(random.fold(key, step_index), (self.batch_size,), self.data_size)
+        length = self.epoch_length
+        epoch, place = step_index // length, step_index % length
+        if self.policy == "symmetric":  # there and back again through the same partition
+            place = jnp.where(epoch % 2 == 1, length - 1 - place, place)
+            epoch = epoch // 2
+        slots = place * self.batch_size + jnp.arange(self.batch_size)
+        return random.permuted(random.fold(key, epoch), slots, self.data_size)
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Gather the rows of the batch of a step."""
+        if self.policy == "full":
+            return self.data
+        rows = self.indices(key, step_index)
+        return jax.tree.map(lambda leaf: leaf[rows], self.data)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GeneratedBatches:
+    """Batches made by a function `(key, step_index) -> batch`, a fresh key each step."""
+
+    make: Callable[[Key, jax.Array], Batch] = field(metadata={"static": True})
+    policy: str = field(default="generated", metadata={"static": True})
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Call the function with the key of this step."""
+        return self.make(random.fold(key, step_index), step_index)
+
+
+def independent_batches(data: Any, batch_size: int) -> InMemoryBatches:
+    """Draw every batch afresh, with replacement: what thermostats assume. The default choice.
+
+    Parameters
+    ----------
+    data
+        A pytree of arrays with the same first axis, for example `(x, y)`.
+    batch_size
+        Rows per batch, at most as many as there are.
+
+    Examples
+    --------
+    >>> import jax, numpy as np
+    >>> batches = independent_batches((np.arange(10.0), np.arange(10)), batch_size=3)
+    >>> x, y = batches.batch(jax.random.key(0), 0)
+    >>> x.shape, y.shape
+    ((3,), (3,))
+    """
+    return _in_memory(data, batch_size, "independent")
+
+
+def shuffled_batches(data: Any, batch_size: int) -> InMemoryBatches:
+    """Go through the data in a new random order each epoch, as training loops do.
+
+    Right for optimisers and, with short epochs, for fixed friction. Biased with thermostats:
+    `isotherm.sample` warns.
+    """
+    return _in_memory(data, batch_size, "shuffled")
+
+
+def symmetric_batches(data: Any, batch_size: int) -> InMemoryBatches:
+    """Sweep a random partition forwards and then backwards, then draw a new one.
+
+    With fixed friction the gradient noise cancels to second order over the double sweep (Paulin
+    et al. 2024, *Sampling from Bayesian neural network posteriors with symmetric minibatch
+    splitting Langevin dynamics*). Biased with thermostats, like all sweeps.
+    """
+    return _in_memory(data, batch_size, "symmetric")
+
+
+def full_batch(data: Any) -> InMemoryBatches:
+    """Use all data at every step: exact gradients."""
+    rows = _check_rows(data)
+    return _in_memory(data, rows, "full")
+
+
+def generated_batches(make: Callable[[Key, jax.Array], Batch]) -> GeneratedBatches:
+    """Make each batch with `make(key, step_index)`: simulated noise, augmentation, no data at all.
+
+    Examples
+    --------
+    >>> import jax
+    >>> noise = generated_batches(lambda key, step_index: key)
+    >>> noise.batch(jax.random.key(0), 3).shape
+    ()
+    """
+    return GeneratedBatches(make)
+
+
+def no_batches() -> GeneratedBatches:
+    """Give every step nothing: for log densities without data."""
+    return GeneratedBatches(_nothing, "none")
+
+
+def _nothing(key: Key, step_index: jax.Array) -> None:
+    del key, step_index
+
+
+def _check_rows(data: Any) -> int:
+    leaves = jax.tree.leaves(data)
+    sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else None for leaf in leaves}
+    if not leaves or sizes == {0}:
+        raise ValueError("`data` is empty: there is nothing to draw batches from.")
+    if len(sizes) > 1 or None in sizes:
+        shapes = [jnp.shape(leaf) for leaf in leaves]
+        raise ValueError(f"`data` must have leaves with the same first axis, got shapes {shapes}.")
+    return sizes.pop()
+
+
+def _in_memory(data: Any, batch_size: int, policy: str) -> InMemoryBatches:
+    rows = _check_rows(data)
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+    if batch_size > rows:
+        raise ValueError(f"`batch_size` is {batch_size}, but `data` has only {rows} rows.")
+    return InMemoryBatches(jax.tree.map(jnp.asarray, data), int(batch_size), policy)

@@ -1,0 +1,149 @@
+"""The command line: list, run, report.
+
+Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails,
+2 a usage or configuration error, 130 interrupted. Whatever is slow to import is imported inside
+the commands, so that help is immediate.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isotherm.experiments import registry
+
+app = typer.Typer(
+    name="isotherm",
+    help="Stochastic gradient thermostats in JAX: every experiment of the paper as one command.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help=f"One of {', '.join(registry.EXPERIMENTS)}.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"isotherm {version('isotherm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback instead of a sentence.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command; the application's help says the rest."""
+    context.obj = debug
+
+
+@app.command("list")
+def list_experiments(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the settings of this experiment instead.")
+    ] = None,
+) -> None:
+    """List the experiments and the questions they answer."""
+    from isotherm.cli import tables
+
+    with _plainly(context):
+        if name is None:
+            tables.show_experiments()
+        else:
+            tables.show_settings(registry.load(name))
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A small run that ends in seconds.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0)] = 0,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print result.json, nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, no talk.")] = False,
+) -> None:
+    """Run an experiment, write OUT/NAME/result.json and figures, exit with 1 if a claim fails."""
+    from isotherm.cli import tables
+
+    talk = tables.talk(quiet)
+    with _plainly(context):
+        registry.find(name)  # A wrong name should not wait for JAX.
+        with tables.progress(talk) as say, redirect_stdout(sys.stderr):
+            from isotherm.experiments.runner import execute
+
+            document = execute(
+                name, smoke=smoke, seed=seed, overrides=overrides or (), out=out, say=say
+            )
+    if as_json:
+        from isotherm.report.document import dumps
+
+        typer.echo(dumps(document), nl=False)
+    else:
+        tables.show_result(document)
+    talk.print(f"{name} with seed {seed} written to {out / name}", markup=False, soft_wrap=True)
+    raise typer.Exit(0 if all(claim["holds"] for claim in document["claims"]) else 1)
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(help="Folder with the results.")] = Path("runs"),
+) -> None:
+    """Write one self-contained report.html of everything that ran, and print its path."""
+    with _plainly(context):
+        from isotherm.report.page import build
+
+        typer.echo(build(directory))
+
+
+@contextmanager
+def _plainly(context: typer.Context) -> Iterator[None]:
+    """Turn an error into one sentence and an exit code; add the traceback under `--debug`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if context.obj:
+            import traceback
+
+            traceback.print_exc()
+        else:
+            from isotherm.cli import tables
+
+            tables.complain(error)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+r"""How noisy the gradients are, and the step size they allow.
+
+Let one coordinate of the gradient have variance $\sigma^2$ from batch to batch, and let
+
+$$ C = \frac{h^2\sigma^2}{4T}. $$
+
+Damping has to take out what the noise puts in: over one step $\mathbb E\,p^2 = T$ must map to
+itself. Let $a$ be what is left of the momentum after a step, and $h^2$ times the curvature small.
+Then momenta at $T$ go with positions at $T_\theta$, the diffusion
+$\tfrac12 h^2 T\,\tfrac{1+a}{1-a}$ over the mobility, which is $\tfrac{h^2}{1-a}$ times the factor
+of $h\hat g$:
+
+- Euler, $p' = ap + h\hat g$: $a^2 + 4C = 1$, possible for $C \le \tfrac14$ only;
+  $T_\theta/T = \tfrac{1+a}2 \approx 1 - C$.
+- ABOBA, $p' = ap + \sqrt a\,h\hat g$: $a^2 + 4aC = 1$, always possible;
+  $T_\theta/T = \tfrac{1+a}{2\sqrt a} = \cosh(\tfrac12\operatorname{arsinh} 2C)
+  \approx 1 + \tfrac12 C^2$.
+- NOGIN, $p' = ap + \tfrac{1+a}2 h\hat g + \sqrt{bT}\,\mathcal N(0, 1)$:
+  $b = (1 + a)\,[1 - a - (1 + a)\,C]$ is what there is left to inject, and $T_\theta = T$. That
+  asks for $a \le \tfrac{1-C}{1+C}$: no damping does it once $C > 1$.
+
+So above $C = 1$ every scheme fails: the exact one has no solution and ABOBA is 27 % too hot at
+$C = 1$, 60 % at $C = 2$. At $C = \tfrac14$ ABOBA is 3 % too hot and Euler has reached its end.
+The cure is a smaller step or a larger batch.
+
+References
+----------
+Matthews & Weare (2018), *Langevin Markov chain Monte Carlo with stochastic gradients*: NOGIN.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from isotherm.types import ArrayTree, Batch, GradFn, Key
+
+
+def gradient_noise(
+    key: Key,
+    grad_fn: GradFn,
+    position: ArrayTree,
+    batch_fn: Callable[[Key], Batch],
+    num_batches: int = 100,
+) -> ArrayTree:
+    r"""Variance $\sigma^2$ of each coordinate of the gradient at one position.
+
+    Welford's recursion, so that no more than two copies of the position are kept. The relative
+    standard error of one coordinate is about $\sqrt{2/(\text{num\_batches} - 1)}$.
+
+    Parameters
+    ----------
+    key
+        For the batches.
+    grad_fn
+        `(position, batch) -> grads`.
+    position
+        Where to look; best near the mode, where the chain will be.
+    batch_fn
+        `key -> batch`, the batches independent.
+    num_batches
+        Gradients to spend, at least two.
+
+    Examples
+    --------
+    >>> grad_fn = lambda position, noise: -position + 2 * noise
+    >>> batch_fn = lambda key: jax.random.normal(key, (3,))
+    >>> gradient_noise(jax.random.key(0), grad_fn, jnp.zeros(3), batch_fn, 10_000).round(1)
+    Array([4., 4., 4.], dtype=float32)
+    """
+    if not num_batches >= 2:
+        raise ValueError(f"`num_batches` must be at least 2, got {num_batches}.")
+
+    def zeros(x: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
+
+    def add(moments: tuple, count_and_key: tuple) -> tuple:
+        (mean, squares), (count, batch_key) = moments, count_and_key
+        grads = grad_fn(position, batch_fn(batch_key))
+        new = jax.tree.map(lambda m, g: m + (g - m) / count, mean, grads)
+        squares = jax.tree.map(lambda q, m, n, g: q + (g - m) * (g - n), squares, mean, new, grads)
+        return (new, squares), None
+
+    start = jax.tree.map(zeros, jax.eval_shape(lambda k: grad_fn(position, batch_fn(k)), key))
+    counts_and_keys = jnp.arange(1.0, num_batches + 1), jax.random.split(key, num_batches)
+    (_, squares), _ = jax.lax.scan(add, (start, start), counts_and_keys)
+    return jax.tree.map(lambda q: q / (num_batches - 1), squares)
+
+
+class NoiseRatio(NamedTuple):
+    """$C$ of each leaf: its worst coordinate and its average; shapes `(leaves,)`."""
+
+    max: jax.Array
+    mean: jax.Array
+
+
+def noise_ratio(
+    step_size: float | jax.Array, variance: ArrayTree, *, temperature: float = 1.0
+) -> NoiseRatio:
+    r"""$C = h^2\sigma^2/4T$ of each leaf: above 1 every scheme fails, below 0.1 all is well.
+
+    Parameters
+    ----------
+    step_size
+        $h$.
+    variance
+        $\sigma^2$ as `gradient_noise` gives it.
+    temperature
+        $T$.
+
+    Examples
+    --------
+    >>> noise_ratio(0.1, jnp.array([100.0, 300.0]))
+    NoiseRatio(max=Array([0.75], dtype=float32), mean=Array([0.5], dtype=float32))
+    """
+    if isinstance(step_size, int | float) and not step_size > 0:
+        raise ValueError(f"`step_size` must be positive, got {step_size}.")
+    if not temperature > 0:
+        raise ValueError(f"`temperature` must be positive, got {temperature}.")
+    leaves = [step_size**2 * v / (4 * temperature) for v in jax.tree.leaves(variance)]
+    return NoiseRatio(jnp.stack([c.max() for c in leaves]), jnp.stack([c.mean() for c in leaves]))
+
+
+def largest_step_size(
+    variance: ArrayTree, ratio: float = 0.25, *, temperature: float = 1.0
+) -> jax.Array:
+    r"""Largest $h$ at which no coordinate has $C$ above `ratio`: $2\sqrt{CT/\max\sigma^2}$.
+
+    This is what gradient noise allows; curvature has its own say, $h\sqrt{\lambda_{\max}} < 2$.
+
+    Parameters
+    ----------
+    variance
+        $\sigma^2$ as `gradient_noise` gives it; zero everywhere allows any step.
+    ratio
+        $C$ to stay below.
+    temperature
+        $T$.
+
+    Examples
+    --------
+    >>> largest_step_size({"w": jnp.array([25.0, 100.0])})
+    Array(0.1, dtype=float32)
+    """
+    if not ratio > 0:
+        raise ValueError(f"`ratio` must be positive, got {ratio}.")
+    if not temperature > 0:
+        raise ValueError(f"`temperature` must be positive, got {temperature}.")
+    worst = jnp.max(jnp.stack([jnp.max(v) for v in jax.tree.leaves(variance)]))
+    return 2 * jnp.sqrt(ratio * temperature / worst)

@@ -1,0 +1,1 @@
+"""Thermostats, exact sub-flows and the integrators composed of them."""

@@ -1,0 +1,176 @@
+r"""The one family behind SGHMC, SGNHT and mSGNHT: a thermostat and an integrator make a sampler.
+
+$$ d\theta = p\,dt, \qquad
+   dp = \hat g(\theta)\,dt - \xi\odot p\,dt + \sqrt{2DT}\,dW, \qquad
+   d\xi = (p\odot p - T)/\mu\,dt $$
+
+`langevin` interprets the letters of an integrator (`dynamics/integrators.py`) with the flows of
+`dynamics/flows.py` and a thermostat (`dynamics/thermostats.py`). In *coordinates*
+$\theta = c + M q$ the momentum lives in $q$: the position drifts by $M p$, the momentum is kicked by
+$M^\top \hat g$, and nothing else changes. The position is always shown as the user wrote it.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from isotherm import random
+from isotherm.coordinates import Coordinates, Identity
+from isotherm.diagnostics.temperature import virial
+from isotherm.dynamics import flows, integrators
+from isotherm.dynamics.thermostats import THERMOSTATS
+from isotherm.gradients import evaluate
+from isotherm.schedules import as_schedule, require_nonnegative, require_positive
+from isotherm.tree import as_position, zeros_like_working
+from isotherm.types import (
+    ArrayTree,
+    Batch,
+    GradFn,
+    Halves,
+    Key,
+    Sampler,
+    ScalarOrSchedule,
+    StepInfo,
+    Traits,
+)
+
+
+class LangevinState(NamedTuple):
+    """Position, momentum, thermostat, and how many steps were taken."""
+
+    position: ArrayTree
+    momentum: ArrayTree
+    thermostat: ArrayTree
+    step_index: jax.Array
+    force: ArrayTree = None
+    """The last gradient, for words that open with a kick; otherwise nothing."""
+
+
+def langevin(
+    grad_fn: GradFn | None,
+    step_size: ScalarOrSchedule,
+    diffusion: float | jax.Array,
+    *,
+    thermostat: str,
+    thermostat_mass: float | jax.Array = 1.0,
+    initial_thermostat: float | jax.Array | None = None,
+    integrator: str | integrators.Integrator = "ABOBA",
+    temperature: float | jax.Array = 1.0,
+    noise: str | random.Noise = "gaussian",
+    coordinates: Coordinates | None = None,
+    name: str = "langevin",
+) -> Sampler:
+    r"""Build a sampler from its independent choices; the named samplers are calls of this.
+
+    Parameters
+    ----------
+    grad_fn
+        `(position, batch) -> grads`, an estimate of $\nabla\log\pi$; `None` if gradients come
+        from outside (`isotherm.as_optax`).
+    step_size
+        $h$: a positive number, or a schedule `step_index -> h`.
+    diffusion
+        $D \ge 0$, the injected noise. At a plain 0 no random numbers are made at all.
+    thermostat
+        A kind from `dynamics/thermostats.py`: what $\xi$ is and how it moves.
+    thermostat_mass
+        $\mu > 0$; a fixed thermostat has none.
+    initial_thermostat
+        Where $\xi$ starts (and stays, if fixed); `None` is $D$.
+    integrator
+        `"euler"` or a word (`dynamics/integrators.py`).
+    temperature
+        $T \ge 0$: 1 targets $\pi$.
+    noise
+        `"gaussian"`, `"three-point"`, or a function `(key, like) -> noise`.
+    coordinates
+        Where the momentum lives; the identity if not given.
+    name
+        What messages call it.
+    """
+    step_size_fn = as_schedule(step_size)
+    require_nonnegative("diffusion", diffusion)
+    require_nonnegative("temperature", temperature)
+    require_positive("thermostat_mass", thermostat_mass)
+    word = integrators.parse(integrator) if isinstance(integrator, str) else integrator
+    friction = THERMOSTATS[thermostat](thermostat_mass)
+    if friction.adaptive and "D" not in word.letters:
+        raise ValueError(
+            f"The word {word.name!r} never heats the thermostat: it needs the letter D."
+        )
+    start = diffusion if initial_thermostat is None else initial_thermostat
+    noise_fn = random.as_noise(noise)
+    space = Identity() if coordinates is None else coordinates
+    noiseless = isinstance(diffusion, int | float) and diffusion == 0
+    strength = diffusion * temperature
+
+    def init(position: ArrayTree, key: Key) -> LangevinState:
+        position = as_position(position)
+        like = zeros_like_working(space.momentum_like(position))
+        momentum = jax.tree.map(
+            lambda r: (jnp.sqrt(temperature) * r).astype(r.dtype), random.gaussian(key, like)
+        )
+        force = like if word.carries_gradient else None
+        xi = friction.start(momentum, jnp.asarray(start))
+        return LangevinState(position, momentum, xi, jnp.zeros((), jnp.int32), force)
+
+    def travel(segment, key: Key, state: LangevinState, force: ArrayTree) -> LangevinState:
+        """Carry the state through some letters; `force` is the gradient where they kick."""
+        h = step_size_fn(state.step_index)
+        position, momentum, xi = state.position, state.momentum, state.thermostat
+        for letter, fraction, number in segment:
+            t = h * fraction
+            noisy = letter in "NOE" and not noiseless
+            r = noise_fn(random.fold(key, number), momentum) if noisy else None
+            if letter == "A":
+                position = flows.drift(position, space.push(momentum), t)
+            elif letter == "D":
+                xi = friction.heat(xi, momentum, temperature, t)
+            elif letter == "B":
+                momentum = friction.damp(xi, momentum, t)
+            elif letter == "K":
+                momentum = flows.kick(momentum, force, t)
+            elif letter == "N" and noisy:
+                momentum = flows.diffuse(momentum, r, strength, t)
+            elif letter == "O":
+                momentum = (
+                    friction.relax(xi, momentum, r, strength, t)
+                    if noisy
+                    else friction.damp(xi, momentum, t)
+                )
+            elif letter == "E":
+                drag = friction.drag(xi, momentum)
+                momentum = flows.kick(momentum, jax.tree.map(jnp.subtract, force, drag), t)
+                momentum = flows.diffuse(momentum, r, strength, t) if noisy else momentum
+        return state._replace(position=position, momentum=momentum, thermostat=xi)
+
+    def open_(key: Key, state: LangevinState) -> LangevinState:
+        return travel(word.segments[0], key, state, state.force)
+
+    def close(key: Key, state: LangevinState, grads: ArrayTree, last: int = 1):
+        force = space.pull(grads)
+        info = StepInfo(
+            jnp.asarray(step_size_fn(state.step_index), jnp.float32), virial(state.position, grads)
+        )
+        state = travel(word.segments[last], key, state, force)
+        kept = _like(state.force, force) if word.carries_gradient else None
+        return state._replace(force=kept, step_index=state.step_index + 1), info
+
+    def step(key: Key, state: LangevinState, batch: Batch) -> tuple[LangevinState, StepInfo]:
+        state = open_(key, state)
+        for segment in word.segments[1:-1]:
+            state = travel(
+                segment, key, state, space.pull(evaluate(grad_fn, state.position, batch))
+            )
+        return close(key, state, evaluate(grad_fn, state.position, batch), last=-1)
+
+    halves = None
+    if word.num_gradients == 1:
+        halves = Halves(open_, close, word.moves_before_gradient)
+    traits = Traits(name, word.name, thermostat, temperature, friction.adaptive)
+    return Sampler(init, step, halves, traits)
+
+
+def _like(old: ArrayTree, new: ArrayTree) -> ArrayTree:
+    return jax.tree.map(lambda a, b: b.astype(a.dtype), old, new)

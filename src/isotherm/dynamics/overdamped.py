@@ -1,0 +1,25 @@
+"""Samplers without momentum: the gradient is wanted where the chain stands."""
+
+from collections.abc import Callable
+from typing import Any
+
+from isotherm.gradients import evaluate
+from isotherm.types import ArrayTree, Batch, GradFn, Halves, Key, Sampler, StepInfo, Traits
+
+
+def overdamped(
+    grad_fn: GradFn | None,
+    init: Callable[..., Any],
+    update: Callable[[Key, Any, ArrayTree], tuple[Any, StepInfo]],
+    traits: Traits,
+) -> Sampler:
+    """Make a sampler of `update(key, state, grads) -> (state, info)`."""
+
+    def open_(key: Key, state: Any) -> Any:
+        del key
+        return state
+
+    def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
+        return update(key, state, evaluate(grad_fn, state.position, batch))
+
+    return Sampler(init, step, Halves(open_, update, moves_before_gradient=False), traits)

@@ -1,0 +1,1 @@
+"""Bridges to other libraries, one file each, imported only on use."""

@@ -1,0 +1,103 @@
+r"""Any sampler as an optax optimiser: an existing training loop becomes a posterior sampler.
+
+    optimizer = optax.adam(1e-3)                                                     # before
+    optimizer = isotherm.as_optax(isotherm.msgnht(None, 1e-3), key, loss_scale=N)    # after
+
+optax hands the optimiser one gradient per update, taken at the parameters it returned last. A
+palindrome such as ABOBA wants its gradient in the middle of the step, so the parameters the loop holds
+are the *half-step positions*; each update finishes one step and begins the next. The chain itself is
+in the optimiser's state: `state.position` is the draw. Before the first half step there is no
+gradient to use, so the first update of such a sampler only moves there; from then on update
+$k + 1$ is step $k$ of the sampler, number for number.
+
+The state holds the chain (position, momentum, thermostat) beside the loop's own parameters.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from isotherm import random
+from isotherm.tree import check_gradient
+from isotherm.types import ArrayTree, Key, Sampler
+
+
+class AsOptaxState(NamedTuple):
+    """The sampler's own state between steps, and how many updates there were."""
+
+    chain: Any
+    count: jax.Array
+    key: Key
+
+    @property
+    def position(self) -> ArrayTree:
+        """The latest draw."""
+        return self.chain.position
+
+
+def as_optax(
+    sampler: Sampler, key: Key, *, loss_scale: float = 1.0
+) -> optax.GradientTransformation:
+    r"""Turn a sampler into an `optax.GradientTransformation`.
+
+    Parameters
+    ----------
+    sampler
+        Any sampler with one gradient per step; its own `grad_fn` is not used and may be `None`.
+    key
+        For momentum and noise.
+    loss_scale
+        The loss the loop differentiates, times this, is $-\log\pi$ up to a constant. For a mean
+        over $N$ data (with the log prior divided by $N$ added to it) give $N$.
+
+    Examples
+    --------
+    >>> import isotherm, jax, jax.numpy as jnp, optax
+    >>> optimizer = as_optax(isotherm.msgnht(None, step_size=0.1), jax.random.key(0))
+    >>> params = jnp.ones(3)
+    >>> state = optimizer.init(params)
+    >>> for _ in range(5):
+    ...     updates, state = optimizer.update(params, state, params)  # loss |params|^2 / 2
+    ...     params = optax.apply_updates(params, updates)
+    >>> int(state.count), state.position.shape
+    (5, (3,))
+    """
+    if sampler.halves is None:
+        raise ValueError(
+            f"{sampler.traits.name} with integrator {sampler.traits.integrator!r} does not have "
+            "exactly one gradient per step, but optax gives one per update."
+        )
+    halves = sampler.halves
+
+    def init(params: ArrayTree) -> AsOptaxState:
+        chain = sampler.init(params, random.fold(key, 2))
+        return AsOptaxState(chain, jnp.zeros((), jnp.int32), key)
+
+    def update(
+        grads: ArrayTree, state: AsOptaxState, params: ArrayTree | None = None
+    ) -> tuple[ArrayTree, AsOptaxState]:
+        if params is None:
+            raise ValueError("as_optax needs `params`: call update(grads, state, params).")
+        check_gradient(params, grads)
+        noise_key = random.fold(state.key, 0)
+        uphill = jax.tree.map(lambda g: -loss_scale * g, grads)
+
+        def finish(chain: Any) -> Any:
+            step_key = random.fold(noise_key, chain.step_index)
+            opened = halves.open(step_key, chain)
+            return halves.close(step_key, opened, uphill)[0]
+
+        chain = state.chain
+        if halves.moves_before_gradient:
+            chain = jax.lax.cond(state.count > 0, finish, lambda chain: chain, chain)
+            ahead = halves.open(random.fold(noise_key, chain.step_index), chain)
+        else:
+            chain = ahead = finish(chain)
+        updates = jax.tree.map(
+            lambda new, old: (new - old).astype(old.dtype), ahead.position, params
+        )
+        return updates, AsOptaxState(chain, state.count + 1, state.key)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,363 @@
+r"""The only loop: compiled chunks of steps, with Python in between.
+
+Inside a chunk everything is one XLA program over all chains; between chunks the host moves
+draws off the device, looks for divergence (NaN is absorbing in every recursion here, so one look per
+chunk finds it), and moves the progress bar. Step $t$ of a chain depends on nothing but the chain's
+key, its state and $t$, so how a run is cut into chunks does not change a single bit of it.
+"""
+
+import time
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isotherm import random
+from isotherm.batches import BatchPolicy
+from isotherm.collect import Collector, Draws, Running
+from isotherm.diagnostics.temperature import kinetic_temperature
+from isotherm.progress import make_progress
+from isotherm.runs import DivergedError, Run
+from isotherm.tree import as_position, leaf_names, leaf_sizes
+from isotherm.types import ArrayTree, Key, Sampler, StepInfo
+
+CHUNK_SECONDS = 0.25
+"""How long a chunk should take: short enough for a living progress bar and a quick Ctrl-C."""
+CHUNK_BYTES = 2**25
+"""How much a chunk may hold on the device before its draws move to the host."""
+
+
+class PolicyWarning(UserWarning):
+    """The batch policy contradicts what the sampler assumes about gradient noise."""
+
+
+def sample(
+    key: Key,
+    sampler: Sampler,
+    position: ArrayTree,
+    batches: BatchPolicy,
+    *,
+    num_draws: int,
+    thin: int = 1,
+    burn_in: int = 0,
+    num_chains: int = 1,
+    collect: Mapping[str, Collector] | None = None,
+    state: Any = None,
+    position_per_chain: bool = False,
+    on_divergence: str = "raise",
+    progress: bool | None = None,
+) -> Run:
+    """Run chains of a sampler and keep what they find.
+
+    Parameters
+    ----------
+    key
+        Determines everything: chains, batches and noise.
+    sampler
+        From `isotherm.msgnht` and its relatives, or any `Sampler(init, step)`.
+    position
+        Where the chains start, a pytree of floating-point arrays.
+    batches
+        A batch policy: `isotherm.independent_batches(data, batch_size)`, …
+    num_draws
+        Draws to keep per chain.
+    thin
+        Steps from one kept draw to the next.
+    burn_in
+        Steps before the first of these.
+    num_chains
+        Independent chains, run at once, each with its own noise and batches.
+    collect
+        What to keep, by name (`isotherm.draws`, `moments`, `average`); all draws if not given.
+    state
+        Go on from here (`run.state`) instead of `position`.
+    position_per_chain
+        Whether `position` has a leading axis with one start per chain.
+    on_divergence
+        `"raise"` stops with `DivergedError`, which keeps the draws made so far; `"continue"` lets
+        the other chains go on and marks the lost ones in `run.diverged`.
+    progress
+        Show a progress bar; by default if stderr is a terminal.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> sampler = isotherm.msgnht(lambda x, batch: -x, step_size=0.2)
+    >>> run = isotherm.sample(jax.random.key(0), sampler, jnp.zeros(2), isotherm.no_batches(),
+    ...                       num_draws=100, thin=5, num_chains=4)
+    >>> run.draws.shape
+    (4, 100, 2)
+    """
+    _check_counts(num_draws, thin, burn_in, num_chains)
+    if on_divergence not in ("raise", "continue"):
+        raise ValueError(f"`on_divergence` must be 'raise' or 'continue', got {on_divergence!r}.")
+    _warn_about_policy(sampler, batches)
+    collectors = {"draws": Draws()} if collect is None else dict(collect)
+    names = tuple(collectors)
+    running = {n: c for n, c in collectors.items() if isinstance(c, Running)}
+    stacked = {n: c for n, c in collectors.items() if isinstance(c, Draws)}
+    if len(running) + len(stacked) < len(names):
+        raise ValueError("`collect` must map names to isotherm.draws, moments or average objects.")
+
+    chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
+    if state is None:
+        state = _start(sampler, position, chain_keys, position_per_chain)
+    memory = jax.vmap(lambda s: {n: c.start(s.position) for n, c in running.items()})(state)
+    one = jax.tree.map(lambda leaf: leaf[0], state)
+    program = _Program(sampler, tuple(running.items()), tuple(stacked.items()), thin)
+    capacity = _capacity(program, one, chain_keys[0], batches, num_chains, num_draws)
+    host = _HostSide(sampler, state, thin, burn_in, num_chains, on_divergence)
+
+    label = f"{sampler.traits.name} x {num_chains}"
+    with make_progress(progress, burn_in + num_draws * thin, label) as bar:
+        pace = _Pace()
+        done = 0
+        while done < burn_in:
+            n = pace.next(burn_in - done)
+            state, finite = _advance(state, chain_keys, batches, n, program=program)
+            host.check(state, finite, done, done + n)
+            pace.took(n)
+            done += n
+            bar.advance(n, host.temperature(state), None)
+        pace = _Pace()
+        kept = 0
+        while kept < num_draws:
+            n = min(pace.next(num_draws - kept), capacity)
+            state, memory, pieces, finite = _collect(
+                state, memory, chain_keys, batches, n, program=program, capacity=capacity
+            )
+            pieces = jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:, :n], pieces)
+            host.keep(pieces)
+            first = burn_in + kept * thin
+            host.check(state, finite, first, first + n * thin, memory, running)
+            pace.took(n)
+            kept += n
+            bar.advance(n * thin, host.temperature(state), float(pieces[1]["step_size"][0, -1]))
+    return host.run(state, memory, running)
+
+
+def _check_counts(num_draws: int, thin: int, burn_in: int, num_chains: int) -> None:
+    least = {"num_draws": (num_draws, 1), "thin": (thin, 1), "burn_in": (burn_in, 0)}
+    for name, (value, bound) in {**least, "num_chains": (num_chains, 1)}.items():
+        if value != int(value) or value < bound:
+            raise ValueError(f"`{name}` must be a whole number of at least {bound}, got {value}.")
+    if burn_in + num_draws * thin >= 2**31:
+        raise ValueError(
+            "A chain may take at most 2**31 - 1 steps; go on from `run.state` with a new key."
+        )
+
+
+def _warn_about_policy(sampler: Sampler, batches: BatchPolicy) -> None:
+    if sampler.traits.adaptive and batches.policy in ("shuffled", "symmetric"):
+        warnings.warn(
+            f"{sampler.traits.name} with {batches.policy} batches: its thermostat takes gradient "
+            "noise for independent from step to step, but within an epoch it cancels. The posterior "
+            "variance can come out half as large as it is. Use isotherm.independent_batches, or "
+            "keep the sweeps and use a fixed friction (isotherm.sghmc).",
+            PolicyWarning,
+            stacklevel=3,
+        )
+
+
+def _start(sampler: Sampler, position: ArrayTree, keys: Key, per_chain: bool) -> Any:
+    position = as_position(position)
+    num_chains = keys.shape[0]
+    if per_chain and any(leaf.shape[:1] != (num_chains,) for leaf in jax.tree.leaves(position)):
+        raise ValueError(
+            f"`position_per_chain` needs a leading axis of {num_chains} on every leaf of `position`."
+        )
+    # Three keys per chain: 0 makes the noise, 1 the batches, 2 the start.
+    start = jax.vmap(lambda x, k: sampler.init(x, random.fold(k, 2)), (0 if per_chain else None, 0))
+    return start(position, keys)
+
+
+class _Program:
+    """What is compiled, in one hashable object: sampler, collectors and thinning."""
+
+    def __init__(self, sampler: Sampler, running: tuple, stacked: tuple, thin: int) -> None:
+        self.parts = (sampler, running, stacked, thin)
+        self.sampler, self.running, self.stacked, self.thin = self.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Program) and self.parts == other.parts
+
+    def step(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
+        """Take step t of a chain: all randomness comes from the chain's key and t."""
+        t = state.step_index
+        batch = batches.batch(random.fold(key, 1), t)
+        return self.sampler.step(random.fold(random.fold(key, 0), t), state, batch)
+
+    def draw(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
+        """Take `thin` steps; only the last one says how it went."""
+        if self.thin > 1:
+            state = jax.lax.fori_loop(
+                0, self.thin - 1, lambda _, s: self.step(s, key, batches)[0], state
+            )
+        return self.step(state, key, batches)
+
+    def observe(self, state: Any, info: StepInfo) -> tuple[dict, dict]:
+        """Pick what is kept of a draw: the collectors' share, and statistics of the chain."""
+        stats = {"step_size": info.step_size, "configurational_temperature": info.virial}
+        if hasattr(state, "momentum"):
+            stats["kinetic_temperature"] = kinetic_temperature(state.momentum)
+        return {name: c.read(state.position) for name, c in self.stacked}, stats
+
+
+def _finite(state: Any) -> jax.Array:
+    """Tell for each leaf of one chain's state whether it is finite."""
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)])
+
+
+@partial(jax.jit, static_argnames="program", donate_argnums=0)
+def _advance(state: Any, keys: Key, batches: BatchPolicy, num_steps: int, *, program: _Program):
+    def chain(state: Any, key: Key) -> tuple[Any, jax.Array]:
+        state = jax.lax.fori_loop(
+            0, num_steps, lambda _, s: program.step(s, key, batches)[0], state
+        )
+        return state, _finite(state)
+
+    return jax.vmap(chain)(state, keys)
+
+
+@partial(jax.jit, static_argnames=("program", "capacity"), donate_argnums=(0, 1))
+def _collect(
+    state: Any, memory: Any, keys: Key, batches: BatchPolicy, num_draws: int,
+    *, program: _Program, capacity: int,
+):  # fmt: skip
+    def chain(state: Any, memory: dict, key: Key):
+        def keep(i: jax.Array, carry: tuple) -> tuple:
+            state, memory, pages = carry
+            state, info = program.draw(state, key, batches)
+            memory = {name: c.update(memory[name], state.position) for name, c in program.running}
+            pages = jax.tree.map(
+                lambda page, x: jax.lax.dynamic_update_index_in_dim(page, x, i, 0),
+                pages,
+                program.observe(state, info),
+            )
+            return state, memory, pages
+
+        shapes = jax.eval_shape(lambda s: program.observe(*program.draw(s, key, batches)), state)
+        pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+        state, memory, pages = jax.lax.fori_loop(0, num_draws, keep, (state, memory, pages))
+        return state, memory, pages, _finite(state)
+
+    return jax.vmap(chain)(state, memory, keys)
+
+
+def _capacity(
+    program: _Program, state: Any, key: Key, batches: BatchPolicy, num_chains: int, num_draws: int
+) -> int:
+    """How many draws fit on the device at once; also the first trace, so it finds bad gradients."""
+    after, kept = jax.eval_shape(
+        lambda s: (lambda out: (out[0], program.observe(*out)))(program.draw(s, key, batches)),
+        state,
+    )
+    if jax.tree.structure(after) != jax.tree.structure(state):
+        raise ValueError(
+            "The sampler's step returns a state of another structure than it was given."
+        )
+    size = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(kept)) * num_chains
+    return max(1, min(num_draws, CHUNK_BYTES // size))
+
+
+class _Pace:
+    """Choose how much to do per chunk from how long the last one took."""
+
+    def __init__(self) -> None:
+        self.size, self.compiled, self.since = 8, False, 0.0
+
+    def next(self, left: int) -> int:
+        self.since = time.perf_counter()
+        return min(self.size, left)
+
+    def took(self, num: int) -> None:
+        if not self.compiled:  # the first chunk includes compilation and says nothing
+            self.compiled = True
+            return
+        seconds = max(time.perf_counter() - self.since, 1e-6)
+        wanted = num * CHUNK_SECONDS / seconds
+        self.size = int(min(max(wanted, 1), 16 * num))
+
+
+class _HostSide:
+    """What stays in Python: pages of draws, the look for divergence, the result."""
+
+    def __init__(
+        self, sampler: Sampler, state: Any, thin: int, burn_in: int, num_chains: int, policy: str
+    ) -> None:
+        self.sampler, self.thin, self.burn_in, self.policy = sampler, thin, burn_in, policy
+        self.state_names = leaf_names(state)
+        one = jax.tree.map(lambda leaf: leaf[0], state)
+        self.names = tuple(leaf_names(one.position))
+        self.sizes = tuple(int(n) for n in leaf_sizes(getattr(one, "momentum", ())))
+        self.diverged = np.zeros(num_chains, bool)
+        self.pages: list[Any] = []
+        self.started = time.perf_counter()
+
+    def keep(self, page: Any) -> None:
+        self.pages.append(page)
+
+    def temperature(self, state: Any) -> float | None:
+        if not hasattr(state, "momentum"):
+            return None
+        leaves = [np.asarray(p, np.float64) for p in jax.tree.leaves(state.momentum)]
+        return float(sum((p**2).sum() for p in leaves) / sum(p.size for p in leaves))
+
+    def check(
+        self, state: Any, finite: jax.Array, first: int, last: int, memory: Any = None,
+        running: Mapping[str, Running] | None = None,
+    ) -> None:  # fmt: skip
+        """Find chains that diverged between steps `first` and `last`."""
+        lost = ~np.asarray(finite)
+        fresh = lost.any(1) & ~self.diverged
+        self.diverged |= lost.any(1)
+        if not fresh.any() or self.policy == "continue":
+            return
+        chain = int(np.flatnonzero(fresh)[0])
+        leaf = self.state_names[int(np.flatnonzero(lost[chain])[0])]
+        good = 0
+        if memory is not None:
+            good = self._trim()
+            last = min(last, first + (good + 1) * self.thin)
+            first += good * self.thin
+        raise DivergedError(chain, first, last, leaf, self.run(state, memory or {}, running or {}))
+
+    def _trim(self) -> int:
+        """Cut the last page before the first draw that is not finite; return what is left of it."""
+        page = self.pages[-1]
+        leaves = jax.tree.leaves(page)
+        bad = sum(~np.isfinite(x.astype(np.float64)).all((0, *range(2, x.ndim))) for x in leaves)
+        good = int(np.argmax(bad > 0)) if np.any(bad) else leaves[0].shape[1]
+        self.pages[-1] = jax.tree.map(lambda x: x[:, :good], page)
+        return good
+
+    def run(self, state: Any, memory: Any, running: Mapping[str, Running]) -> Run:
+        """Put everything together."""
+        kept, stats = {}, {}
+        if self.pages:
+            kept, stats = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *self.pages)
+        collected = dict(kept)
+        for name, collector in running.items():
+            collected[name] = jax.tree.map(np.asarray, collector.result(memory[name]))
+        step_sizes = stats.get("step_size")
+        return Run(
+            draws=collected.get("draws"),
+            collected=collected,
+            stats=stats,
+            state=state,
+            diverged=self.diverged,
+            traits=self.sampler.traits,
+            momentum_sizes=self.sizes,
+            leaf_names=self.names,
+            num_draws=0 if step_sizes is None else step_sizes.shape[1],
+            thin=self.thin,
+            burn_in=self.burn_in,
+            seconds=time.perf_counter() - self.started,
+        )

@@ -1,0 +1,1 @@
+"""Log densities and predictions: `log_prior`, `log_likelihood`, `predict`."""

@@ -1,0 +1,71 @@
+"""A progress bar for long runs, on stderr, and silence when nobody looks."""
+
+import sys
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """What the loop tells after every chunk."""
+
+    def __enter__(self) -> "Progress": ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def advance(self, num_steps: int, temperature: float | None, step_size: float | None) -> None:
+        """Report steps done (of one chain), kinetic temperature and step size."""
+        ...
+
+
+class Silence:
+    """Say nothing."""
+
+    def __enter__(self) -> "Silence":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def advance(self, num_steps: int, temperature: float | None, step_size: float | None) -> None:
+        """Do nothing."""
+
+
+class Bar:
+    """Show steps, rate, time left, kinetic temperature and step size in one line."""
+
+    def __init__(self, total: int, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[health]}"),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task(label, total=total, rate="", health="")
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def advance(self, num_steps: int, temperature: float | None, step_size: float | None) -> None:
+        """Move the bar and refresh the numbers beside it."""
+        health = [f"T {temperature:.3g}"] if temperature is not None else []
+        health += [f"h {step_size:.3g}"] if step_size is not None else []
+        self._bar.update(self._task, advance=num_steps, health="  ".join(health))
+        speed = self._bar.tasks[0].speed
+        if speed:
+            self._bar.update(self._task, rate=f"{speed:,.0f}/s")
+
+
+def make_progress(show: bool | None, total: int, label: str) -> Progress:
+    """Make a bar if asked for, or if unsure and stderr is a terminal."""
+    if show or (show is None and sys.stderr.isatty()):
+        return Bar(total, label)
+    return Silence()

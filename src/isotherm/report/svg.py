@@ -1,0 +1,73 @@
+"""Matplotlib's SVG files, made fit to stand inside a page."""
+
+import re
+from xml.etree import ElementTree
+
+_NAMESPACE = "{http://www.w3.org/2000/svg}"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_TAGS = frozenset(
+    "svg g defs path use rect circle text tspan image clipPath pattern "
+    "linearGradient radialGradient stop filter feColorMatrix feComponentTransfer feFuncA".split()
+)
+
+
+def inline_svg(source: str, *, prefix: str, label: str) -> str:
+    """Return an `<svg>` element to put into HTML.
+
+    Only the drawing passes: elements and attributes that Matplotlib does not draw with, links that
+    lead out of the file, the metadata and the style sheet (which would reach the whole page) are
+    left out.
+
+    Parameters
+    ----------
+    source
+        The text of a file that Matplotlib saved.
+    prefix
+        Set before every id, so that several figures share a page.
+    label
+        What the figure shows, for those who cannot see it.
+    """
+    try:
+        root = ElementTree.fromstring(source)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"Not an SVG picture: {error}.") from error
+    if root.tag != f"{_NAMESPACE}svg":
+        raise ValueError(f"Not an SVG picture: the outermost element is `{root.tag}`.")
+    _clean(root, prefix)
+    root.attrib.pop("height", None)
+    # What Matplotlib's style sheet says, inherited from the root instead.
+    root.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}
+    root.attrib |= {"role": "img", "aria-label": label}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _clean(element: ElementTree.Element, prefix: str) -> None:
+    element.tag = element.tag.removeprefix(_NAMESPACE)
+    attributes = {}
+    for name, value in element.attrib.items():
+        name = "href" if name == _LINK else name
+        if _harmless(name, value):
+            attributes[name] = _adapt(name, value, prefix)
+    element.attrib = attributes
+    for child in list(element):
+        if child.tag.removeprefix(_NAMESPACE) in _TAGS:
+            _clean(child, prefix)
+        else:
+            element.remove(child)
+
+
+def _harmless(name: str, value: str) -> bool:
+    if name == "href":
+        return value.startswith(("#", "data:image/png;base64,"))
+    outward = re.search(r"url\((?!#)|\\", value)
+    return not (name.startswith(("on", "{")) or outward)
+
+
+def _adapt(name: str, value: str, prefix: str) -> str:
+    if name == "id":
+        return prefix + value
+    if name == "d":
+        return re.sub(r"(\.\d\d)\d+", r"\1", value)  # a hundredth of a point is enough
+    if name == "href" and value.startswith("#"):
+        return f"#{prefix}{value[1:]}"
+    return value.replace("url(#", f"url(#{prefix}")

@@ -1,0 +1,73 @@
+r"""Stochastic gradient Nosé–Hoover thermostat: one friction for everything.
+
+$$ d\theta = p\,dt, \qquad
+   dp = \hat g(\theta)\,dt - \xi\,p\,dt + \sqrt{2DT}\,dW, \qquad
+   d\xi = \Bigl(\frac{p^\top p}{d} - T\Bigr)\Big/\mu\,dt. $$
+
+One $\xi$ is driven by the mean kinetic temperature of all $d$ coordinates (`thermostat="scalar"`), or of each
+leaf of the position (`"per_tensor"`). It absorbs gradient noise exactly only if that noise is
+isotropic over the coordinates that share a $\xi$; otherwise some run hot and others cold, with the
+right mean. Integrators and their errors are those of `isotherm.msgnht`. State: two positions and
+one number (per leaf).
+
+References
+----------
+Ding et al. (2014), *Bayesian sampling using stochastic gradient thermostats*, NeurIPS. Their $A$ is
+our `diffusion`.
+"""
+
+import jax
+
+from isotherm.coordinates import Coordinates
+from isotherm.dynamics.langevin import langevin
+from isotherm.random import Noise
+from isotherm.types import GradFn, Sampler, ScalarOrSchedule
+
+
+def sgnht(
+    grad_fn: GradFn | None,
+    step_size: ScalarOrSchedule,
+    diffusion: float | jax.Array = 1.0,
+    *,
+    integrator: str = "ABOBA",
+    thermostat: str = "scalar",
+    thermostat_mass: float | jax.Array = 1.0,
+    initial_thermostat: float | jax.Array | None = None,
+    temperature: float | jax.Array = 1.0,
+    noise: str | Noise = "gaussian",
+    coordinates: Coordinates | None = None,
+) -> Sampler:
+    r"""Build an SGNHT sampler; the parameters are those of `isotherm.msgnht`.
+
+    Parameters
+    ----------
+    grad_fn, step_size, diffusion, integrator, initial_thermostat, temperature, noise, coordinates
+        As in `isotherm.msgnht`.
+    thermostat
+        `"scalar"` or `"per_tensor"`.
+    thermostat_mass
+        $\mu > 0$, per coordinate: the stationary variance of $\xi$ is $T/(d\mu)$.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> sampler = sgnht(lambda x, batch: -x, step_size=0.1, integrator="BADODAB")
+    >>> sampler.init(jnp.zeros(2), jax.random.key(0)).thermostat.shape
+    ()
+    """
+    allowed = ("scalar", "per_tensor")
+    if thermostat not in allowed:
+        raise ValueError(f"`thermostat` must be one of {allowed}, got {thermostat!r}.")
+    return langevin(
+        grad_fn,
+        step_size,
+        diffusion,
+        thermostat=thermostat,
+        thermostat_mass=thermostat_mass,
+        initial_thermostat=initial_thermostat,
+        integrator=integrator,
+        temperature=temperature,
+        noise=noise,
+        coordinates=coordinates,
+        name="sgnht",
+    )

@@ -1,0 +1,73 @@
+"""The pytree arithmetic that JAX lacks, and the checks every entrance shares."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isotherm.types import ArrayTree
+
+
+def leaf_names(tree: ArrayTree) -> list[str]:
+    """Name every leaf by its path, in flattening order; a bare array is called `position`.
+
+    Examples
+    --------
+    >>> leaf_names({"w": 1.0, "b": (2.0, 3.0)})
+    ['b.0', 'b.1', 'w']
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [jax.tree_util.keystr(path, simple=True, separator=".") or "position" for path in paths]
+
+
+def leaf_sizes(tree: ArrayTree) -> np.ndarray:
+    """Count the numbers in every leaf, in flattening order."""
+    return np.array([leaf.size for leaf in jax.tree.leaves(tree)], dtype=np.int64)
+
+
+def moving(leaf: jax.Array, increment: jax.Array) -> jax.Array:
+    """Add in the wider precision of the two, and store in the leaf's own."""
+    return (leaf + increment).astype(leaf.dtype)
+
+
+def zeros_like_working(tree: ArrayTree) -> ArrayTree:
+    """Make zeros shaped like `tree`, at least in single precision."""
+    return jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), tree
+    )
+
+
+def as_position(position: ArrayTree) -> ArrayTree:
+    """Turn every leaf into an array, and refuse what a sampler cannot move."""
+    names = leaf_names(position)
+    if not names:
+        raise ValueError("`position` has no leaves: there is nothing to sample.")
+    arrays = jax.tree.map(jnp.asarray, position)
+    for name, leaf in zip(names, jax.tree.leaves(arrays), strict=True):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(
+                f"`position` leaf {name!r} has dtype {leaf.dtype}; a sampler moves real "
+                "floating-point numbers only. Cast it, or keep it out of the position."
+            )
+    return arrays
+
+
+def check_gradient(position: ArrayTree, grads: ArrayTree) -> None:
+    """Compare a gradient's tree with the position's; a mismatch is an error that names the leaf.
+
+    Shapes are known while tracing, so this costs nothing when the program runs.
+    """
+    names, grad_names = leaf_names(position), leaf_names(grads)
+    if jax.tree.structure(position) != jax.tree.structure(grads):
+        extra = sorted(set(names) ^ set(grad_names))
+        raise ValueError(
+            "The gradient's tree does not match the position's: "
+            f"position has leaves {names}, gradient has {grad_names}"
+            + (f" (differing: {extra})." if extra else ", in another container.")
+        )
+    pairs = zip(names, jax.tree.leaves(position), jax.tree.leaves(grads), strict=True)
+    for name, leaf, grad in pairs:
+        if jnp.shape(leaf) != jnp.shape(grad):
+            raise ValueError(
+                f"The gradient of leaf {name!r} has shape {jnp.shape(grad)}, "
+                f"its position {jnp.shape(leaf)}."
+            )

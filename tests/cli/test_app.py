@@ -1,0 +1,151 @@
+"""The command line as a user meets it: what is printed where, and the exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from isotherm.cli.app import app
+from isotherm.experiments import registry
+
+FAKE = '''
+"""Does the command line tell the truth about [bold]fakes[/]?"""
+from dataclasses import dataclass
+from isotherm.experiments.contract import Claim
+import numpy as np
+
+@dataclass(frozen=True)
+class Config:
+    true: bool = True
+    fault: str = ""
+
+SMOKE = Config()
+
+def run(config, key, say):
+    print("noise on stdout")
+    match config.fault:
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "value":
+            raise ValueError("`step_size` must be positive, got -1.")
+        case "bug":
+            raise KeyError("oops")
+    return {"x": np.arange(2.0)}
+
+def rows(config, result):
+    return [{"x": x, "word": "[red]raw[/]", "paper": float("nan")} for x in result["x"]]
+
+def check(config, result):
+    return [Claim("the claim", config.true, "[i]1[/i]", "1")]
+
+def plot(config, result):
+    return {}
+'''
+
+
+@pytest.fixture(autouse=True)
+def fake(tmp_path, monkeypatch):
+    (tmp_path / "fake_for_cli.py").write_text(FAKE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(registry.EXPERIMENTS, "fake", registry.Entry("fake_for_cli", "Figure 0"))
+    monkeypatch.chdir(tmp_path)
+
+
+def isotherm(*words):
+    return CliRunner().invoke(app, words)
+
+
+def test_claims_hold():
+    done = isotherm("run", "fake", "--seed", "4")
+    assert done.exit_code == 0
+    assert "✓ the claim" in done.stdout and "[i]1[/i]" in done.stdout
+    assert "[red]raw[/]" in done.stdout and "noise" not in done.stdout
+    assert "fake with seed 4 written to runs/fake" in done.stderr
+
+
+def test_a_claim_fails():
+    done = isotherm("run", "fake", "--set", "true=no", "--out", "here")
+    assert done.exit_code == 1 and "✗ the claim" in done.stdout
+    assert (
+        json.loads(Path("here/fake/result.json").read_text(encoding="utf-8"))["config"]["true"]
+        is False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "fakee"], "Unknown experiment `fakee`: did you mean `fake`?"),
+        (["list", "fakee"], "Unknown experiment `fakee`: did you mean `fake`?"),
+        (["run", "fake", "--set", "fualt=x"], "Unknown setting `fualt`: did you mean `fault`?"),
+        (["run", "fake", "--set", "true=2"], "`true` must be true or false, got `2`."),
+        (["run", "fake", "--set", "fault=value"], "`step_size` must be positive, got -1."),
+        (["run", "fake", "--set", "fault=bug"], "KeyError: 'oops' (`isotherm --debug …` says"),
+        (["run", "fake", "--out", "fake_for_cli.py"], "Not a directory"),
+        (["report"], "No results under `runs`"),
+    ],
+)
+def test_an_error_is_one_sentence(words, message):
+    done = isotherm(*words)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line != "noise on stdout"]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("words", [["run"], ["walk"], ["run", "fake", "--seed", "x"]])
+def test_misuse(words):
+    assert isotherm(*words).exit_code == 2
+
+
+def test_debug_shows_the_traceback():
+    done = isotherm("--debug", "run", "fake", "--set", "fault=bug")
+    assert done.exit_code == 2 and "Traceback" in done.stderr and "oops" in done.stderr
+
+
+def test_interrupt():
+    done = isotherm("run", "fake", "--set", "fault=interrupt")
+    assert done.exit_code == 130 and "Interrupted." in done.stderr
+    assert not list(Path("runs").glob("*/result.json"))
+
+
+def test_json_is_the_file_and_nothing_else():
+    done = isotherm("run", "fake", "--smoke", "--json")
+    assert done.exit_code == 0
+    assert done.stdout == Path("runs/fake/result.json").read_text(encoding="utf-8")
+    assert json.loads(done.stdout)["rows"][0]["paper"] is None
+
+
+def test_quiet_says_nothing():
+    assert isotherm("run", "fake", "--quiet").stderr == "noise on stdout\n"
+
+
+def test_report_prints_its_path():
+    isotherm("run", "fake")
+    done = isotherm("report")
+    assert (done.exit_code, done.stdout) == (0, "runs/report.html\n")
+    assert "[red]raw[/]" in Path("runs/report.html").read_text(encoding="utf-8")
+
+
+def test_list():
+    done = isotherm("list")
+    assert done.exit_code == 0
+    assert "Does the command line tell the truth about [bold]fakes[/]?" in done.stdout
+    settings = isotherm("list", "fake").stdout
+    assert "fault" in settings and "true or false" in settings
+
+
+def test_version():
+    assert isotherm("--version").stdout.startswith("isotherm ")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from typer.testing import CliRunner; from isotherm.cli.app import app;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
+        "sys.exit(bool({'jax', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,11 @@
+"""Shared by all tests: one key, and no silent broadcasting."""
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(20160212)

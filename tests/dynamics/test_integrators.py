@@ -1,0 +1,82 @@
+"""Words are parsed once, and what is not a sampler is refused in words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+from isotherm.dynamics.integrators import NAMED_WORDS, is_palindrome, parse
+from isotherm.dynamics.thermostats import _exponential_action, _shrinkage
+
+
+@pytest.mark.parametrize("word", NAMED_WORDS)
+def test_named_words_are_palindromes_with_one_gradient(word):
+    integrator = parse(word)
+    assert integrator.order == 2
+    assert integrator.num_gradients == 1
+    durations = {}
+    for segment in integrator.segments:
+        for letter, fraction, _ in segment:
+            durations[letter] = durations.get(letter, 0) + fraction
+    assert all(total == pytest.approx(1) for total in durations.values())
+
+
+def test_gradients_are_counted_over_the_whole_cycle():
+    assert parse("euler").num_gradients == 1
+    assert parse("euler").order == 1
+    assert parse("ADKBNBKDA").num_gradients == 1  # both kicks at the same position
+    assert parse("KADBNBDAK").num_gradients == 1  # the last kick opens the next step
+    assert parse("AKADODAKA").num_gradients == 2
+    assert parse("ADBKN", symmetric=False).order == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ADBKN", "not a palindrome"),
+        ("AXA", r"unknown letters \['X'\]"),
+        ("", "unknown letters"),
+        ("ADBNBDA", "never kicks: it needs the letter K .*B is damping"),
+        ("OABDBAO", "never kicks"),
+        ("DBKNKBD", "never moves"),
+        ("ADKNKDA", "never damps"),
+        ("ADBKBDA", "never adds noise"),
+        ("AOKBKOA", "damps or adds noise twice"),
+        (7, "must be a word"),
+    ],
+)
+def test_what_is_not_a_sampler_is_refused(word, message):
+    with pytest.raises(ValueError, match=message):
+        parse(word)
+
+
+def test_a_word_that_never_heats_is_refused_for_a_thermostat_only():
+    isotherm.sghmc(None, 0.1, integrator="KAOAK")
+    with pytest.raises(ValueError, match="never heats the thermostat"):
+        isotherm.msgnht(None, 0.1, integrator="KAOAK")
+
+
+def test_palindromes_are_meant_up_to_commuting_neighbours():
+    assert is_palindrome("ADBKNBAD")
+    assert is_palindrome("KANBNAK")
+    assert not is_palindrome("ABDKNDBA"[:-1])
+    assert not is_palindrome("ABKDNDKB")
+
+
+def test_shrinkage_is_smooth_through_zero():
+    x = np.array([-2.0, -1e-3, -1e-5, 0.0, 1e-7, 1e-5, 1e-3, 3.0])
+    with np.errstate(invalid="ignore"):
+        exact = np.where(x == 0, 1.0, -np.expm1(-x) / np.where(x == 0, 1, x))
+    np.testing.assert_allclose(_shrinkage(jnp.asarray(x, jnp.float32)), exact, rtol=3e-7)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 40.0])
+def test_exponential_action_is_the_matrix_exponential(key, size):
+    root = jax.random.normal(key, (5, 5))
+    xi = size * (root + root.T) / 2
+    vector = jnp.arange(1.0, 6.0)
+    expected = jax.scipy.linalg.expm(-0.1 * xi) @ vector
+    np.testing.assert_allclose(
+        _exponential_action(xi, vector, jnp.float32(0.1)), expected, rtol=2e-4
+    )

@@ -1,0 +1,65 @@
+"""The double well agrees with itself, with quadrature, and with the noise it promises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from isotherm.models import double_well
+
+FALSE_ALARM = 1e-4
+"""Chance that the law test below fails on correct code, per fresh seed."""
+
+
+def test_gradient_is_the_slope_of_the_log_density():
+    x = jnp.linspace(-5, 5, 41)
+    slope = jax.vmap(jax.grad(double_well.log_density))(x)
+    np.testing.assert_allclose(double_well.gradient(x, None), slope, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("f", [np.ones_like, np.sin, np.square, lambda x: 1.0 * (x > 0)])
+def test_expectations_agree_with_adaptive_quadrature(f):
+    def integral(g):
+        return sum(integrate.quad(g, *ends, epsabs=1e-12)[0] for ends in ((-8, 0), (0, 8)))
+
+    weight = integral(lambda x: np.exp(double_well.log_density(x)))
+    mean = integral(lambda x: f(x) * np.exp(double_well.log_density(x))) / weight
+    assert double_well.expectation(f) == pytest.approx(mean, abs=2e-7)
+    assert double_well.density(0.3) == pytest.approx(np.exp(double_well.log_density(0.3)) / weight)
+
+
+def noise_p_value(key, grad_fn, *, step_size, level):
+    """Test the mean and the variance of h times the noise; exact, so Bonferroni is all."""
+    x, n = jnp.array([0.7, -2.0]), 20_000
+    noisy = jax.vmap(grad_fn, (None, 0))(x, jax.random.split(key, n))
+    exact = double_well.gradient(np.asarray(x, np.float64), None)
+    noise = step_size * (np.asarray(noisy, np.float64) - exact)
+    variance = 2 * level * step_size
+    z = noise.mean() / np.sqrt(variance / noise.size)
+    q = np.sum(noise**2) / variance
+    tails = [stats.norm.sf(abs(z)), stats.chi2.cdf(q, noise.size), stats.chi2.sf(q, noise.size)]
+    return min(1.0, 4 * min(tails))
+
+
+@pytest.mark.parametrize(("step_size", "level"), [(0.1, 1.0), (0.01, 3.0)])
+def test_noise_has_the_promised_covariance_per_unit_time(key, step_size, level):
+    grad_fn = double_well.noisy_gradient(step_size, level)
+    assert noise_p_value(key, grad_fn, step_size=step_size, level=level) > FALSE_ALARM
+
+
+def test_the_noise_test_has_power(key):
+    """A 10 % error of the level is 14 standard errors of the variance: never missed."""
+    grad_fn = double_well.noisy_gradient(0.1, 0.9)
+    assert noise_p_value(key, grad_fn, step_size=0.1, level=1.0) < FALSE_ALARM
+
+
+def test_noise_keeps_the_dtype():
+    grads = double_well.noisy_gradient(0.1)(jnp.zeros(2, jnp.bfloat16), jax.random.key(0))
+    assert grads.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("step_size", "level"), [(0.0, 1.0), (-0.1, 1.0), (0.1, -1.0)])
+def test_refuses_what_is_no_noise(step_size, level):
+    with pytest.raises(ValueError, match="must"):
+        double_well.noisy_gradient(step_size, level)
