@@ -6,7 +6,8 @@ predictions:
 
     isotherm.sample(..., collect={"probabilities": isotherm.average(lambda w: predict(w, x))})
 
-Results appear in `run.collected`, each with a leading axis over chains.
+Results appear in `run.collected`, each with a leading axis over chains. What is read is the position,
+or with `of="state"` the sampler's whole state (its momentum, its thermostat).
 """
 
 from collections.abc import Callable
@@ -26,10 +27,24 @@ def _itself(position: ArrayTree) -> ArrayTree:
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Keep `read(position)` of every draw; moved off the device after each chunk."""
+class _Reader:
+    """Something read off a sampler's state."""
 
     read: Read = _itself
+    of: str = "position"
+
+    def __post_init__(self) -> None:
+        if self.of not in ("position", "state"):
+            raise ValueError(f"`of` must be 'position' or 'state', got {self.of!r}.")
+
+    def look(self, state: Any) -> ArrayTree:
+        """Read what is wanted off a state."""
+        return self.read(state if self.of == "state" else state.position)
+
+
+@dataclass(frozen=True)
+class Draws(_Reader):
+    """Keep what is read of every draw; moved off the device after each chunk."""
 
 
 class RunningMoments(NamedTuple):
@@ -51,27 +66,26 @@ def _over(count: jax.Array, like: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Running:
-    r"""Welford's recursion for the mean (and the variance) of `read(position)`.
+class Running(_Reader):
+    r"""Welford's recursion for the mean (and the variance) of what is read.
 
     $\bar x \leftarrow \bar x + (x - \bar x)/n$ and, with the variance,
     $S \leftarrow S + (x - \bar x_{old})(x - \bar x_{new})$: stable in single precision.
     """
 
-    read: Read = _itself
     with_variance: bool = True
 
-    def start(self, position: ArrayTree) -> RunningMoments:
+    def start(self, state: Any) -> RunningMoments:
         """Begin with nothing seen."""
-        shapes = jax.eval_shape(self.read, position)
+        shapes = jax.eval_shape(self.look, state)
         zeros = jax.tree.map(
             lambda s: jnp.zeros(s.shape, jnp.promote_types(s.dtype, jnp.float32)), shapes
         )
         return RunningMoments(jnp.zeros(()), zeros, zeros if self.with_variance else None)
 
-    def update(self, memory: RunningMoments, position: ArrayTree) -> RunningMoments:
+    def update(self, memory: RunningMoments, state: Any) -> RunningMoments:
         """Take one more draw into account."""
-        x, count = self.read(position), memory.count + 1
+        x, count = self.look(state), memory.count + 1
         mean = jax.tree.map(lambda m, v: m + (v - m) / count, memory.mean, x)
         if not self.with_variance:
             return RunningMoments(count, mean, None)
@@ -89,16 +103,16 @@ class Running:
 Collector = Draws | Running
 
 
-def draws(read: Read = _itself) -> Draws:
+def draws(read: Read = _itself, *, of: str = "position") -> Draws:
     """Keep every draw, or a function of it: `draws(lambda w: w["head"])`."""
-    return Draws(read)
+    return Draws(read, of)
 
 
-def moments(read: Read = _itself) -> Running:
+def moments(read: Read = _itself, *, of: str = "position") -> Running:
     """Keep only the running mean and variance: `.mean`, `.variance`, `.count`."""
-    return Running(read)
+    return Running(read, of)
 
 
-def average(read: Read) -> Running:
-    """Keep only the running mean of a function of the position: a posterior expectation."""
-    return Running(read, with_variance=False)
+def average(read: Read, *, of: str = "position") -> Running:
+    """Keep only the running mean of a function: a posterior expectation."""
+    return Running(read, of, with_variance=False)

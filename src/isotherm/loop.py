@@ -106,7 +106,8 @@ def sample(
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
     if state is None:
         state = _start(sampler, position, chain_keys, position_per_chain)
-    memory = jax.vmap(lambda s: {n: c.start(s.position) for n, c in running.items()})(state)
+    state = jax.tree.map(jnp.copy, state)  # chunks reuse its memory; the caller's stays as it is
+    memory = jax.vmap(lambda s: {n: c.start(s) for n, c in running.items()})(state)
     one = jax.tree.map(lambda leaf: leaf[0], state)
     program = _Program(sampler, tuple(running.items()), tuple(stacked.items()), thin)
     capacity = _capacity(program, one, chain_keys[0], batches, num_chains, num_draws)
@@ -130,7 +131,7 @@ def sample(
             state, memory, pieces, finite = _collect(
                 state, memory, chain_keys, batches, n, program=program, capacity=capacity
             )
-            pieces = jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:, :n], pieces)
+            pieces = jax.tree.map(lambda page, n=n: np.swapaxes(np.asarray(page)[:n], 0, 1), pieces)
             host.keep(pieces)
             first = burn_in + kept * thin
             host.check(state, finite, first, first + n * thin, memory, running)
@@ -207,7 +208,7 @@ class _Program:
         stats = {"step_size": info.step_size, "configurational_temperature": info.virial}
         if hasattr(state, "momentum"):
             stats["kinetic_temperature"] = kinetic_temperature(state.momentum)
-        return {name: c.read(state.position) for name, c in self.stacked}, stats
+        return {name: c.look(state) for name, c in self.stacked}, stats
 
 
 def _finite(state: Any) -> jax.Array:
@@ -231,24 +232,25 @@ def _collect(
     state: Any, memory: Any, keys: Key, batches: BatchPolicy, num_draws: int,
     *, program: _Program, capacity: int,
 ):  # fmt: skip
-    def chain(state: Any, memory: dict, key: Key):
-        def keep(i: jax.Array, carry: tuple) -> tuple:
-            state, memory, pages = carry
-            state, info = program.draw(state, key, batches)
-            memory = {name: c.update(memory[name], state.position) for name, c in program.running}
-            pages = jax.tree.map(
-                lambda page, x: jax.lax.dynamic_update_index_in_dim(page, x, i, 0),
-                pages,
-                program.observe(state, info),
-            )
-            return state, memory, pages
+    def draw(state: Any, memory: dict, key: Key) -> tuple[Any, dict, Any]:
+        state, info = program.draw(state, key, batches)
+        memory = {name: c.update(memory[name], state) for name, c in program.running}
+        return state, memory, program.observe(state, info)
 
-        shapes = jax.eval_shape(lambda s: program.observe(*program.draw(s, key, batches)), state)
-        pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
-        state, memory, pages = jax.lax.fori_loop(0, num_draws, keep, (state, memory, pages))
-        return state, memory, pages, _finite(state)
+    all_chains = jax.vmap(draw)
 
-    return jax.vmap(chain)(state, memory, keys)
+    def keep(i: jax.Array, carry: tuple) -> tuple:
+        state, memory, pages = carry
+        state, memory, seen = all_chains(state, memory, keys)
+        pages = jax.tree.map(
+            lambda page, x: jax.lax.dynamic_update_index_in_dim(page, x, i, 0), pages, seen
+        )
+        return state, memory, pages
+
+    shapes = jax.eval_shape(all_chains, state, memory, keys)[2]
+    pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+    state, memory, pages = jax.lax.fori_loop(0, num_draws, keep, (state, memory, pages))
+    return state, memory, pages, jax.vmap(_finite)(state)
 
 
 def _capacity(

@@ -41,6 +41,12 @@ def _hash(counter: jax.Array, k0: jax.Array, k1: jax.Array) -> jax.Array:
     return _mix(_mix(counter * _GOLDEN + k0) ^ k1)
 
 
+def _words(key: Key) -> list[jax.Array]:
+    """Take a key apart, by static slices so that XLA can fuse through the key."""
+    words = jax.random.key_data(key)
+    return [jax.lax.index_in_dim(words, i, axis=-1, keepdims=False) for i in range(words.shape[-1])]
+
+
 def fold(key: Key, number: int | jax.Array) -> Key:
     """Derive a new key from `key` and a number: `jax.random.fold_in`, but fused.
 
@@ -53,57 +59,58 @@ def fold(key: Key, number: int | jax.Array) -> Key:
     >>> bool(jax.random.key_data(fold(key, 1))[0] == jax.random.key_data(fold(key, 2))[0])
     False
     """
-    words = jax.random.key_data(key)
-    counter = jnp.asarray(number).astype(jnp.uint32)
-    width = words.shape[-1]
-    # A different odd constant per word keeps the words of the new key unrelated.
+    words, counter = _words(key), jnp.asarray(number).astype(jnp.uint32)
+    # A different constant per word keeps the words of the new key unrelated.
     folded = [
-        _hash(counter, words[i] + np.uint32(0x3C6EF372 + 2 * i + 1), words[(i + 1) % width])
-        for i in range(width)
+        _hash(counter, word + np.uint32(0x3C6EF372 + 2 * i + 1), words[(i + 1) % len(words)])
+        for i, word in enumerate(words)
     ]
     return jax.random.wrap_key_data(jnp.stack(folded), impl=jax.random.key_impl(key))
 
 
-def bits(key: Key, shape: tuple[int, ...] = (), word: int = 0) -> jax.Array:
-    """Draw 32 random bits per element; `word` gives further independent ones from one key."""
-    words = jax.random.key_data(fold(key, word))
+def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
+    """Draw 32 random bits per element; each `stream` of a key is independent of its others."""
+    k0, k1, *_ = _words(key)
     size = int(np.prod(shape, dtype=np.int64))
     counter = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return _hash(counter, words[0], words[1])
+    tag = np.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
+    return _hash(counter, _mix(k0 + tag), _mix(k1 ^ tag))
 
 
-def _uniform(key: Key, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def _uniform(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
     """Draw from the open interval (-1, 1), on a symmetric lattice of 24 (or 52) bits."""
     if dtype == jnp.float64:
-        high, low = bits(key, shape), bits(key, shape, word=1)
+        high, low = bits(key, shape, stream), bits(key, shape, stream + 1)
         lattice = (high >> 6).astype(dtype) * 2.0**26 + (low >> 6).astype(dtype)
         return lattice * 2.0**-51 + (2.0**-52 - 1)
-    return (bits(key, shape) >> 8).astype(dtype) * np.float32(2.0**-23) + np.float32(2.0**-24 - 1)
+    return (bits(key, shape, stream) >> 8).astype(dtype) * np.float32(2.0**-23) + np.float32(
+        2.0**-24 - 1
+    )
 
 
 def _working_dtype(leaf: jax.Array) -> jnp.dtype:
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
-def _per_leaf(draw: Callable[[Key, tuple[int, ...], jnp.dtype], jax.Array]) -> Noise:
+def _per_leaf(draw: Callable[[Key, tuple[int, ...], jnp.dtype, int], jax.Array]) -> Noise:
     def noise(key: Key, like: ArrayTree) -> ArrayTree:
         leaves, structure = jax.tree.flatten(like)
         numbers = [
-            draw(fold(key, i), leaf.shape, _working_dtype(leaf)) for i, leaf in enumerate(leaves)
+            draw(key, leaf.shape, _working_dtype(leaf), 2 * i) for i, leaf in enumerate(leaves)
         ]
         return jax.tree.unflatten(structure, numbers)
 
     return noise
 
 
-def _gaussian(key: Key, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def _gaussian(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
     root_two = jnp.asarray(np.sqrt(2.0), dtype)
-    return root_two * jax.lax.erf_inv(_uniform(key, shape, dtype))
+    return root_two * jax.lax.erf_inv(_uniform(key, shape, dtype, stream))
 
 
-def _three_point(key: Key, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def _three_point(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
     sixth = 2**32 / 6
-    x, root_three = bits(key, shape), jnp.asarray(np.sqrt(3.0), dtype)
+    x, root_three = bits(key, shape, stream), jnp.asarray(np.sqrt(3.0), dtype)
     low, high = x < np.uint32(round(sixth)), x >= np.uint32(2**32 - round(sixth))
     return jnp.where(low, -root_three, jnp.where(high, root_three, jnp.zeros((), dtype)))
 
@@ -144,7 +151,7 @@ def indices(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     """
     n = jnp.asarray(size, jnp.uint32)
     high, low = _multiply_high(bits(key, shape), n)
-    carry, _ = _multiply_high(bits(key, shape, word=1), n)
+    carry, _ = _multiply_high(bits(key, shape, stream=1), n)
     return (high + (low + carry < low)).astype(jnp.int32)
 
 
@@ -157,7 +164,7 @@ def permuted(key: Key, index: jax.Array, size: int) -> jax.Array:
     """
     a = int(np.ceil(np.sqrt(size)))
     b = -(-size // a)
-    rounds = [jax.random.key_data(fold(key, r)) for r in range(8)]
+    rounds = [_words(fold(key, r)) for r in range(8)]
 
     def encrypt(x: jax.Array) -> jax.Array:
         left, right = x // np.uint32(b), x % np.uint32(b)

@@ -115,6 +115,11 @@ def langevin(
         xi = friction.start(momentum, jnp.asarray(start))
         return LangevinState(position, momentum, xi, jnp.zeros((), jnp.int32), force)
 
+    def noise_key(key: Key, number: int) -> Key:
+        """Give every noisy letter its own key; the first one takes the step's."""
+        earlier = sum(letter in "NOE" for letter in word.letters[:number])
+        return random.fold(key, earlier) if earlier else key
+
     def travel(segment, key: Key, state: LangevinState, force: ArrayTree) -> LangevinState:
         """Carry the state through some letters; `force` is the gradient where they kick."""
         h = step_size_fn(state.step_index)
@@ -122,7 +127,7 @@ def langevin(
         for letter, fraction, number in segment:
             t = h * fraction
             noisy = letter in "NOE" and not noiseless
-            r = noise_fn(random.fold(key, number), momentum) if noisy else None
+            r = noise_fn(noise_key(key, number), momentum) if noisy else None
             if letter == "A":
                 position = flows.drift(position, space.push(momentum), t)
             elif letter == "D":

@@ -1,0 +1,256 @@
+"""The loop: independent of how it is cut, honest about divergence, and quiet."""
+
+import io
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rich.console
+
+import isotherm
+from isotherm import loop, progress, random
+
+
+def normal(x, batch):
+    return jax.tree.map(jnp.negative, x)
+
+
+SAMPLER = isotherm.msgnht(normal, 0.3)
+NONE = isotherm.no_batches()
+
+
+def by_hand(key, sampler, start, batches, num_steps, chain=0):
+    """The definition of a run: chain i has key fold(key, i); 0 noise, 1 batches, 2 start."""
+    key = random.fold(key, chain)
+    state = sampler.init(start, random.fold(key, 2))
+    states = []
+    step = jax.jit(sampler.step)
+    for t in range(num_steps):
+        batch = batches.batch(random.fold(key, 1), t)
+        state, _ = step(random.fold(random.fold(key, 0), t), state, batch)
+        states.append(state)
+    return states
+
+
+def test_a_run_is_the_sampler_step_by_step(key):
+    data = jnp.arange(20.0)
+    batches = isotherm.independent_batches(data, 3)
+    sampler = isotherm.msgnht(lambda x, b: b.mean() - x, 0.2)
+    run = isotherm.sample(
+        key, sampler, jnp.zeros(2), batches, num_draws=4, thin=3, burn_in=5, num_chains=2
+    )
+    for chain in (0, 1):
+        states = by_hand(key, sampler, jnp.zeros(2), batches, 17, chain)
+        expected = np.stack([s.position for s in states[7::3]])
+        np.testing.assert_allclose(run.draws[chain], expected, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(run.draws[0], run.draws[1])
+
+
+def test_chunking_changes_no_bit(key, monkeypatch):
+    whole = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, thin=2, burn_in=30)
+    monkeypatch.setattr(loop, "CHUNK_BYTES", 100)
+    pieces = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, thin=2, burn_in=30)
+    np.testing.assert_array_equal(whole.draws, pieces.draws)
+
+
+def test_going_on_from_a_state_is_one_long_run(key):
+    whole = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=20, num_chains=2)
+    first = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=8, num_chains=2)
+    rest = isotherm.sample(
+        key, SAMPLER, jnp.zeros(3), NONE, num_draws=12, num_chains=2, state=first.state
+    )
+    np.testing.assert_array_equal(np.concatenate([first.draws, rest.draws], 1), whole.draws)
+    np.testing.assert_array_equal(first.state.position, first.draws[:, -1])  # still there
+
+
+def test_one_more_chain_leaves_the_others_alone(key):
+    two = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=2)
+    three = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=3)
+    np.testing.assert_allclose(two.draws, three.draws[:2], rtol=1e-5, atol=1e-6)
+
+
+def test_collectors_agree_with_the_draws(key):
+    collect = {
+        "draws": isotherm.draws(),
+        "first": isotherm.draws(lambda x: x["a"][0]),
+        "xi": isotherm.draws(lambda s: s.thermostat["a"], of="state"),
+        "moments": isotherm.moments(),
+        "square": isotherm.average(lambda x: {"b2": x["b"] ** 2}),
+    }
+    start = {"a": jnp.zeros(2), "b": jnp.zeros(())}
+    run = isotherm.sample(key, SAMPLER, start, NONE, num_draws=400, num_chains=3, collect=collect)
+    np.testing.assert_array_equal(run.collected["first"], run.draws["a"][..., 0])
+    assert run.collected["xi"].shape == (3, 400, 2)
+    moments = run.collected["moments"]
+    np.testing.assert_allclose(moments.mean["a"], run.draws["a"].mean(1), atol=1e-5)
+    np.testing.assert_allclose(moments.variance["a"], run.draws["a"].var(1), rtol=1e-4)
+    np.testing.assert_allclose(moments.variance["b"], run.draws["b"].var(1), rtol=1e-4)
+    np.testing.assert_allclose(
+        run.collected["square"]["b2"], (run.draws["b"] ** 2).mean(1), rtol=1e-4
+    )
+
+
+def test_weights_need_not_be_stored(key):
+    collect = {"mean": isotherm.average(lambda x: x)}
+    run = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, collect=collect)
+    assert run.draws is None
+    assert run.collected["mean"].shape == (1, 3)
+    assert run.stats["kinetic_temperature"].shape == (1, 50, 1)
+    assert "mean" in str(run.summary())
+
+
+def test_statistics_say_what_the_sampler_does(key):
+    sampler = isotherm.msgnht(normal, isotherm.halving(0.4, every=100))
+    run = isotherm.sample(key, sampler, jnp.zeros(50), NONE, num_draws=400, num_chains=2)
+    assert run.stats["step_size"][0, [0, 100, 399]].tolist() == pytest.approx([0.4, 0.2, 0.05])
+    assert run.stats["kinetic_temperature"].mean() == pytest.approx(1, abs=0.1)
+    assert run.stats["configurational_temperature"].mean() == pytest.approx(1, abs=0.15)
+    assert not run.diverged.any()
+
+
+def explodes_late(x, batch):
+    return jax.tree.map(lambda v: jnp.where(jnp.abs(v) > 2.5, v**5 * 1e6, -v), x)
+
+
+def test_divergence_names_chain_steps_leaf_and_remedy_and_keeps_the_draws(key):
+    def grad_fn(x, batch):
+        return {"b": -x["b"], "w": explodes_late(x["w"], batch)}
+
+    sampler = isotherm.msgnht(grad_fn, 0.05, integrator="euler")
+    start = {"b": jnp.zeros(2), "w": jnp.zeros(2)}
+    with pytest.raises(isotherm.DivergedError) as caught:
+        isotherm.sample(key, sampler, start, NONE, num_draws=3000, num_chains=3, thin=2)
+    error = caught.value
+    text = str(error)
+    assert f"chain {error.chain}, between steps {error.first_step} and {error.last_step}" in text
+    assert error.leaf.endswith(".w")
+    assert "step size 0.05" in text
+    assert "smaller `step_size`" in text
+    assert "ABOBA" in text
+    kept = error.run.draws
+    assert kept["w"].shape[:2] == (3, error.run.num_draws)
+    assert np.isfinite(kept["w"]).all()
+    assert error.run.num_draws >= 1
+    assert error.first_step == error.run.num_draws * 2
+    assert error.last_step <= error.first_step + 2
+    assert error.run.diverged[error.chain]
+
+
+def test_divergence_during_burn_in_is_found_too(key):
+    sampler = isotherm.msgnht(explodes_late, 0.3)
+    with pytest.raises(isotherm.DivergedError, match="The 0 draws made before"):
+        isotherm.sample(key, sampler, jnp.zeros(8), NONE, num_draws=10, burn_in=5000)
+
+
+def test_other_chains_can_go_on(key):
+    run = isotherm.sample(
+        key, isotherm.msgnht(explodes_late, 0.1, integrator="euler"), jnp.zeros(()), NONE, num_draws=300, num_chains=40,
+        on_divergence="continue",
+    )  # fmt: skip
+    assert 0 < run.diverged.sum() < 40
+    assert np.isfinite(run.draws[~run.diverged]).all()
+
+
+@pytest.mark.parametrize("policy", [isotherm.shuffled_batches, isotherm.symmetric_batches])
+def test_a_thermostat_with_sweeps_warns_with_reason_and_remedy(key, policy):
+    batches = policy(jnp.arange(20.0), 5)
+    grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: 0.0 * m, 20)
+    with pytest.warns(isotherm.PolicyWarning, match=r"cancels.*independent_batches.*sghmc"):
+        isotherm.sample(key, isotherm.msgnht(grad_fn, 0.01), jnp.zeros(()), batches, num_draws=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        isotherm.sample(key, isotherm.sghmc(grad_fn, 0.01), jnp.zeros(()), batches, num_draws=2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"num_draws": 0}, "`num_draws` must be a whole number of at least 1, got 0"),
+        ({"thin": 0}, "`thin` must be"),
+        ({"burn_in": -1}, "`burn_in` must be"),
+        ({"num_chains": 0}, "`num_chains` must be"),
+        ({"num_draws": 2**31}, "at most 2"),
+        ({"on_divergence": "hope"}, "`on_divergence` must be"),
+        ({"collect": {"x": lambda x: x}}, "`collect` must map names"),
+    ],
+)
+def test_bad_settings_are_refused(key, setting, message):
+    with pytest.raises(ValueError, match=message):
+        isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, **{"num_draws": 5, **setting})
+
+
+def test_bad_positions_and_gradients_are_refused_before_anything_runs(key):
+    with pytest.raises(ValueError, match="dtype int32"):
+        isotherm.sample(key, SAMPLER, jnp.arange(3), NONE, num_draws=1)
+    sampler = isotherm.msgnht(lambda x, b: {"w": x["w"][:1]}, 0.1)
+    with pytest.raises(ValueError, match="gradient of leaf 'w'"):
+        isotherm.sample(key, sampler, {"w": jnp.zeros(3)}, NONE, num_draws=1)
+
+
+def test_chains_may_start_apart(key):
+    starts = jnp.array([[-5.0], [5.0]])
+    run = isotherm.sample(
+        key,
+        isotherm.msgnht(normal, 0.01),
+        starts,
+        NONE,
+        num_draws=1,
+        num_chains=2,
+        position_per_chain=True,
+    )
+    np.testing.assert_allclose(run.draws[:, 0], starts, atol=0.2)
+    with pytest.raises(ValueError, match="leading axis of 3"):
+        isotherm.sample(
+            key, SAMPLER, starts, NONE, num_draws=1, num_chains=3, position_per_chain=True
+        )
+
+
+def test_summary_and_datatree(key):
+    start = {"w": jnp.zeros((2, 2)), "b": jnp.zeros(())}
+    run = isotherm.sample(key, SAMPLER, start, NONE, num_draws=2000, thin=5, num_chains=4)
+    summary = run.summary()
+    assert [row["name"] for row in summary.rows] == [
+        "b",
+        "w[0, 0]",
+        "w[0, 1]",
+        "w[1, 0]",
+        "w[1, 1]",
+    ]
+    for row in summary.rows:
+        assert row["sd"] == pytest.approx(1, abs=0.15)
+        assert row["rhat"] < 1.02
+        assert row["ess"] > 300
+    text = str(summary)
+    assert "msgnht ABOBA per_coordinate: 4 chains x 2000 draws" in text
+    assert "temperature of w, chain 3" in text
+    assert "diverged chains: none" in text
+    tree = run.to_datatree()
+    assert tree["posterior"]["w"].dims == ("chain", "draw", "w_dim_0", "w_dim_1")
+    np.testing.assert_array_equal(tree["posterior"]["b"], run.draws["b"])
+    assert set(tree["sample_stats"].data_vars) == set(run.stats)
+
+
+def test_a_large_position_is_summarised_by_leaf(key):
+    run = isotherm.sample(key, SAMPLER, {"w": jnp.zeros(100)}, NONE, num_draws=50)
+    (row,) = run.summary().rows
+    assert row["name"] == "w (100 numbers)"
+
+
+def test_the_bar_shows_rate_temperature_and_step_size(key, monkeypatch):
+    out = io.StringIO()
+    console = rich.console.Console(file=out, force_terminal=True, width=140)
+    monkeypatch.setattr(rich.console, "Console", lambda **_: console)
+    isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=200, progress=True)
+    text = out.getvalue()
+    for part in ("msgnht", "200/200 steps", "/s", "T ", "h 0.3"):
+        assert part in text
+
+
+def test_silence_when_nobody_looks(capsys, key):
+    assert isinstance(
+        progress.make_progress(None, 1, ""), progress.Silence
+    )  # pytest is no terminal
+    isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=5)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,199 @@
+"""The fused generator behaves like independent uniform bits, across everything a sampler varies.
+
+Each statistical test states its false-alarm rate; seeds are fixed. The mutants are the ways such a
+generator goes wrong: a raw counter, one round of the hash, keys that only shift a sequence.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from isotherm import random
+
+FALSE_ALARM = 1e-5
+
+
+def grid_of_bits(key, num_keys=512, size=512, how=lambda key, i: random.fold(key, i)):
+    """Bits by (key number, element): rows differ in the key, columns in the counter."""
+    return np.asarray(
+        jax.jit(jax.vmap(lambda i: random.bits(how(key, i), (size,))))(jnp.arange(num_keys))
+    )
+
+
+def streams_of_bits(key, num=64, size=4096):
+    return np.stack([np.asarray(random.bits(key, (size,), stream=s)) for s in range(num)])
+
+
+SOURCES = {
+    "step keys": grid_of_bits,
+    "chain then step keys": lambda key: grid_of_bits(
+        key, how=lambda k, i: random.fold(random.fold(k, i % 16), i // 16)
+    ),
+    "leaves": streams_of_bits,
+    "jax keys": lambda key: np.asarray(
+        jax.vmap(lambda k: random.bits(k, (512,)))(jax.random.split(key, 512))
+    ),
+}
+
+
+def balance_p_value(x):
+    """Each of the 32 bits is one half of the time one."""
+    ones = ((x.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).sum(0)
+    z = (ones - x.size / 2) / np.sqrt(x.size / 4)
+    return 32 * 2 * stats.norm.sf(np.abs(z).max())
+
+
+def counts_p_value(x, shift):
+    """Eight bits, starting at `shift`, take their 256 values equally often."""
+    counts = np.bincount(((x.ravel() >> np.uint32(shift)) & 255).astype(int), minlength=256)
+    return stats.chisquare(counts).pvalue
+
+
+def pairs_p_value(x, axis, lag):
+    """Neighbours at a lag fill a 32 x 32 table evenly (five high bits of each)."""
+    a = np.moveaxis(x, axis, 0)
+    high, low = (a[lag:] >> np.uint32(27)).astype(int), (a[:-lag] >> np.uint32(27)).astype(int)
+    return stats.chisquare(np.bincount((32 * high + low).ravel(), minlength=1024)).pvalue
+
+
+def flip_p_value(x, axis, lag):
+    """Neighbours differ in half of their bits: sum of 32 fair coins."""
+    a = np.moveaxis(x, axis, 0)
+    flips = np.bitwise_count(a[lag:] ^ a[:-lag]).ravel()
+    expected = stats.binom(32, 0.5).pmf(np.arange(33))
+    counts = np.bincount(flips, minlength=33)
+    keep = slice(6, 27)  # merge the tails
+    observed = np.r_[counts[:6].sum(), counts[keep], counts[27:].sum()]
+    wanted = np.r_[expected[:6].sum(), expected[keep], expected[27:].sum()] * flips.size
+    return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
+
+
+def correlation_p_value(x, axis, lag):
+    """Gaussian numbers made from neighbours are uncorrelated, and so are their squares."""
+    z = stats.norm.ppf((x.astype(np.float64) + 0.5) / 2**32)
+    worst = 0.0
+    for y in (z, (z**2 - 1) / np.sqrt(2)):
+        a = np.moveaxis(y, axis, 0)
+        worst = max(worst, abs((a[lag:] * a[:-lag]).sum() / np.sqrt(a[lag:].size)))
+    return 2 * 2 * stats.norm.sf(worst)
+
+
+def all_p_values(x):
+    yield balance_p_value(x)
+    for shift in (0, 8, 16, 24):
+        yield counts_p_value(x, shift)
+    for axis in (0, 1):
+        for lag in (1, 2, 7, 16):
+            yield pairs_p_value(x, axis, lag)
+            yield flip_p_value(x, axis, lag)
+            yield correlation_p_value(x, axis, lag)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=list(SOURCES))
+def test_bits_look_independent_across_elements_steps_leaves_and_chains(key, source):
+    assert min(all_p_values(SOURCES[source](key))) > FALSE_ALARM
+
+
+def mutants(key):
+    words = np.asarray(jax.random.key_data(key))
+    i, j = np.meshgrid(
+        np.arange(512, dtype=np.uint32), np.arange(512, dtype=np.uint32), indexing="ij"
+    )
+    golden = np.uint32(0x9E3779B9)
+    mix = jax.jit(random._mix)
+    yield "a raw counter", j * golden + words[0] + i
+    yield "keys that shift the sequence", np.asarray(mix((i + j) * golden + words[0]))
+    one_round = (j ^ (j >> 16)) * np.uint32(0x7FEB352D) ^ i
+    yield "half a round", one_round
+
+
+def test_the_battery_has_power(key):
+    for name, x in mutants(key):
+        assert min(all_p_values(x)) < FALSE_ALARM, name
+
+
+def test_gaussian_and_three_point_have_their_law(key):
+    like = jnp.zeros(400_000)
+    z = np.asarray(random.gaussian(key, like), np.float64)
+    assert stats.kstest(z, "norm").pvalue > FALSE_ALARM
+    r = np.asarray(random.three_point(key, like))
+    values, counts = np.unique(r, return_counts=True)
+    np.testing.assert_allclose(values, [-np.sqrt(3), 0, np.sqrt(3)], rtol=1e-6)
+    assert stats.chisquare(counts, len(r) * np.array([1, 4, 1]) / 6).pvalue > FALSE_ALARM
+    for draws, sixth in ((z, 15.0), (r.astype(np.float64), 9.0)):
+        for power, exact in {1: 0, 2: 1, 3: 0, 4: 3, 5: 0, 6: sixth}.items():
+            x = draws**power
+            assert abs(x.mean() - exact) < 5 * x.std() / np.sqrt(len(x)) + 1e-6
+
+
+def test_gaussian_tails_reach_five_sigma(key):
+    z = random.gaussian(key, jnp.zeros(4_000_000))
+    assert 4.7 < float(jnp.abs(z).max()) < 5.7
+
+
+def test_double_precision_noise_uses_all_its_bits(key):
+    with jax.enable_x64(True):
+        z = np.asarray(random.gaussian(key, jnp.zeros(100_000, jnp.float64)))
+        assert z.dtype == np.float64
+        assert stats.kstest(z, "norm").pvalue > FALSE_ALARM
+        assert not np.array_equal(z, z.astype(np.float32).astype(np.float64))
+
+
+def test_keys_of_other_implementations_work(key):
+    rbg = jax.random.key(3, impl="rbg")
+    folded = random.fold(rbg, 5)
+    assert jax.random.key_impl(folded) == "rbg"
+    assert jax.random.key_data(folded).shape == (4,)
+    assert (
+        stats.kstest(np.asarray(random.gaussian(folded, jnp.zeros(10_000))), "norm").pvalue > 1e-3
+    )
+
+
+def test_fold_never_collides_for_one_key(key):
+    words = jax.vmap(lambda i: jax.random.key_data(random.fold(key, i)))(jnp.arange(200_000))
+    assert len(np.unique(np.asarray(words)[:, 0])) == 200_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 32_561])
+def test_indices_are_uniform(key, size):
+    x = np.asarray(random.indices(key, (200_000,), size))
+    assert x.min() >= 0
+    assert x.max() < size
+    cells = min(size, 500)
+    counts = np.bincount(x.astype(np.int64) * cells // size, minlength=cells)
+    edges = -(-np.arange(cells + 1) * size // cells)  # first index of every cell
+    assert (
+        stats.chisquare(counts, 200_000 * np.diff(edges) / size).pvalue > FALSE_ALARM or size == 1
+    )
+
+
+def test_wide_multiplication_is_exact():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2**32, (2, 1000), dtype=np.uint64)
+    high, low = random._multiply_high(
+        jnp.asarray(a.astype(np.uint32)), jnp.asarray(b.astype(np.uint32))
+    )
+    product = a * b
+    np.testing.assert_array_equal(high, (product >> np.uint64(32)).astype(np.uint32))
+    np.testing.assert_array_equal(low, product.astype(np.uint32))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096])
+def test_permuted_is_a_permutation(key, size):
+    image = np.asarray(random.permuted(key, jnp.arange(size), size))
+    assert sorted(image) == list(range(size))
+
+
+def test_small_permutations_are_all_equally_likely(key):
+    keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(48_000))
+    images = np.asarray(jax.vmap(lambda k: random.permuted(k, jnp.arange(4), 4))(keys))
+    _, counts = np.unique(images @ np.array([64, 16, 4, 1]), return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+
+
+def test_unknown_noise_is_refused():
+    with pytest.raises(ValueError, match="`noise` must be one of"):
+        random.as_noise("uniform")

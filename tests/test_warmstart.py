@@ -1,0 +1,94 @@
+"""Warm starts and batch policies against an exact posterior: Bayesian linear regression.
+
+Correlated features, unscaled, unit noise: the posterior is Gaussian and known. Standard errors of the
+variances are about 2 %; the limits below leave five of them.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+
+RNG = np.random.default_rng(3)
+SIZE, DIMENSION = 2000, 5
+MIXING = RNG.normal(size=(DIMENSION, DIMENSION)) * np.array([1.0, 3.0, 0.3, 1.0, 0.5])
+X = (RNG.normal(size=(SIZE, DIMENSION)) @ MIXING).astype(np.float32)
+Y = (X @ RNG.normal(size=DIMENSION) + RNG.normal(size=SIZE)).astype(np.float32)
+PRECISION = X.T.astype(np.float64) @ X + np.eye(DIMENSION)
+COVARIANCE = np.linalg.inv(PRECISION)
+MEAN = COVARIANCE @ X.T.astype(np.float64) @ Y
+
+
+def log_likelihood(w, batch):
+    x, y = batch
+    return -0.5 * (y - x @ w) ** 2
+
+
+GRADIENT = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), SIZE)
+BATCHES = isotherm.independent_batches((X, Y), 40)
+
+
+def variance_ratio(run):
+    return run.draws.reshape(-1, DIMENSION).astype(np.float64).var(0) / np.diag(COVARIANCE)
+
+
+def posterior(key, sampler, batches=BATCHES, num_draws=2500):
+    return isotherm.sample(
+        key, sampler, jnp.asarray(MEAN, jnp.float32), batches, num_draws=num_draws, thin=20,
+        burn_in=4000, num_chains=4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "fisher"])
+def test_natural_coordinates_give_the_posterior_without_tuning(key, curvature):
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, curvature=curvature)
+    offset = np.abs(np.asarray(start.position) - MEAN) / np.sqrt(np.diag(COVARIANCE))
+    assert offset.max() < (0.01 if curvature == "hessian" else 0.5)  # polished, or as Adam left it
+    assert 0.02 < start.step_size <= 0.1
+    run = posterior(key, isotherm.msgnht(GRADIENT, **start.settings))
+    np.testing.assert_allclose(variance_ratio(run), 1, atol=0.1)
+    shift = (run.draws.mean((0, 1)) - MEAN) / np.sqrt(np.diag(COVARIANCE))
+    np.testing.assert_allclose(shift, 0, atol=0.1)
+
+
+def test_plain_coordinates_do_not(key):
+    """The discovery: a per-coordinate thermostat is wrong where gradient noise is correlated."""
+    start = isotherm.warm_start(
+        key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="identity"
+    )
+    assert start.stiffness == pytest.approx(np.linalg.eigvalsh(PRECISION).max(), rel=0.01)
+    plain = posterior(key, isotherm.msgnht(GRADIENT, **start.settings))
+    assert np.abs(np.log(variance_ratio(plain))).max() > 0.3
+    matrix = posterior(key, isotherm.msgnht(GRADIENT, thermostat="full_matrix", **start.settings))
+    assert np.abs(variance_ratio(matrix) - 1).max() < np.abs(variance_ratio(plain) - 1).max()
+
+
+def test_the_diagonal_removes_the_units(key):
+    start = isotherm.warm_start(
+        key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="diagonal", curvature="fisher"
+    )
+    scale = np.asarray(start.coordinates.scale)
+    np.testing.assert_allclose(scale, np.diag(PRECISION) ** -0.5, rtol=0.2)
+    by_hessian = isotherm.warm_start(
+        key, GRADIENT, jnp.asarray(MEAN, jnp.float32), BATCHES, coordinates="diagonal", num_steps=0
+    )
+    np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
+
+
+def test_shuffled_epochs_cool_a_thermostat_as_the_warning_says(key):
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
+    sampler = isotherm.msgnht(GRADIENT, **start.settings)
+    with pytest.warns(isotherm.PolicyWarning):
+        run = posterior(key, sampler, isotherm.shuffled_batches((X, Y), 40))
+    assert variance_ratio(run).max() < 0.8
+
+
+def test_misuse_is_refused(key):
+    with pytest.raises(ValueError, match="`coordinates` must be"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
+    with pytest.raises(ValueError, match="`curvature` must be"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, curvature="ricci")
+    with pytest.raises(ValueError, match="2000 rows"):
+        short = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), 10)
+        isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)
