@@ -1,52 +1,43 @@
 """Steps per second of one chain of a thermostat on the double well: isotherm and its peers.
 
-All contestants run in this process, interleaved: in each round every one of them makes one warm
-(compiled) run of its own length, in rotated order, and its draws are scored against the exact density.
-
-    python benchmarks/double_well.py [--quick]
-
-The full run rewrites `benchmarks/results/` and the table in `benchmarks/README.md`.
+All contestants run in this process, interleaved: in every round each makes one warm (compiled)
+run, in rotated order, and its draws are scored against the exact density. The full run rewrites
+`benchmarks/results/` and the table in `benchmarks/README.md`.
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 
 import blackjax
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from reporting import machine, print_table, write_results
 
 import isotherm
 from isotherm import random
 from isotherm.diagnostics.grid import grid_density, total_variation
 
-with warnings.catch_warnings():  # about tensordict, dozens of them
+with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
     warnings.simplefilter("ignore", FutureWarning)
     import posteriors
 
-HERE = Path(__file__).parent
 H, THIN = 0.1, 10
+ENOUGH = 10**6
+"""Fewer steps over all rounds are too few to score the draws."""
 GRID = np.linspace(-6.0, 6.0, 121)
 CELL = GRID[1] - GRID[0]
+NOISY, EXACT = "noisy gradient", "exact gradient"
+"""Gradient noise B = 1 and D = 0, or an exact gradient and D = 1."""
 
 
 def potential(x):
-    """Give U of the double well; works for NumPy, JAX and PyTorch."""
+    """Give U of the double well, for numbers of any library."""
     return (x + 4) * (x + 1) * (x - 1) * (x - 3) / 14 + 0.5
 
 
@@ -57,71 +48,43 @@ def exact_density() -> np.ndarray:
     return density / (density.sum() * CELL)
 
 
-def gradient(noise: random.Noise | None):
-    """Estimate grad log pi with noise N(0, 2B/h), B = 1, drawn from the batch, which is a key."""
+def exact_moments() -> dict[str, float]:
+    """Give the mean and the variance of the target by quadrature."""
+    x = np.linspace(-8, 8, 100_001)
+    mass = np.exp(-potential(x))
+    mean = np.average(x, weights=mass)
+    return {"mean": float(mean), "variance": float(np.average((x - mean) ** 2, weights=mass))}
+
+
+def gradient(setting: str, noise: random.Noise):
+    """Estimate grad log pi; the noise N(0, 2B/h) is drawn from the batch, which is a key."""
     slope = jax.grad(potential)
-    if noise is None:
+    if setting == EXACT:
         return lambda x, batch: -slope(x)
     return lambda x, batch: -slope(x) + np.sqrt(2 / H) * noise(batch, x)
 
 
-@dataclass
-class Contestant:
-    """A way to run the chain, and what was measured."""
-
-    name: str
-    setting: str
-    steps: int
-    run: Callable[[int, int], np.ndarray]
-    """`(seed, steps) -> draws`, one in `THIN` steps, as a NumPy array."""
-    rates: list[float] = field(default_factory=list)
-    moments: list[tuple[float, float]] = field(default_factory=list)
-    densities: list[np.ndarray] = field(default_factory=list)
-
-    def play(self, seed: int) -> None:
-        """Time one run and score its draws."""
-        start = time.perf_counter()
-        draws = self.run(seed, self.steps)
-        self.rates.append(self.steps / (time.perf_counter() - start))
-        draws = draws[np.isfinite(draws)] if np.isfinite(draws).all() else draws[:0]
-        if draws.size:
-            self.moments.append((float(draws.mean()), float(draws.var())))
-            self.densities.append(grid_density(draws, GRID))
-
-    def result(self) -> dict:
-        """Collect everything measured; errors are standard errors over rounds."""
-        row = {"name": self.name, "setting": self.setting, "steps": self.steps}
-        row |= {"rounds": len(self.rates), "median": statistics.median(self.rates)}
-        row |= {"min": min(self.rates), "max": max(self.rates)}
-        row["diverged_rounds"] = len(self.rates) - len(self.moments)
-        if len(self.moments) > 1 and self.steps * len(self.rates) >= 10**6:
-            m = np.array(self.moments)
-            row["mean"], row["variance"] = m.mean(0).tolist()
-            row["mean_error"], row["variance_error"] = (m.std(0, ddof=1) / len(m) ** 0.5).tolist()
-            density = np.mean(self.densities, 0)
-            row["total_variation"] = total_variation(density, exact_density(), CELL)
-        return row
-
-
-def isotherm_sample(integrator: str, noise: str, noisy: bool):
-    """Call `isotherm.sample`, the public loop: batches, noise, statistics and kept draws included."""
-    grad_fn = gradient(random.as_noise(noise) if noisy else None)
-    diffusion = 0.0 if noisy else 1.0
+def isotherm_sample(setting: str, integrator: str, noise: str):
+    """Call `isotherm.sample`, the public loop: batches, noise, statistics and draws included."""
     sampler = isotherm.msgnht(
-        grad_fn, H, diffusion, integrator=integrator, initial_thermostat=1.0, noise=noise
+        gradient(setting, random.as_noise(noise)),
+        step_size=H,
+        diffusion=0.0 if setting == NOISY else 1.0,
+        integrator=integrator,
+        initial_thermostat=1.0,
+        noise=noise,
     )
-    batches = isotherm.generated_batches(lambda key, step: key) if noisy else isotherm.no_batches()
+    batches = isotherm.generated_batches(lambda key, step: key)
 
     def run(seed: int, steps: int) -> np.ndarray:
-        key, start = jax.random.key(seed), jnp.zeros(())
-        n = steps // THIN
+        key, start, n = jax.random.key(seed), jnp.zeros(()), steps // THIN
         return isotherm.sample(key, sampler, start, batches, num_draws=n, thin=THIN).draws[0]
 
     return run
 
 
 def bare_scan(integrator: str):
-    """Write the recursion by hand in a `lax.scan`, noise made 1000 steps at a time, no library."""
+    """Write the recursion by hand in a `lax.scan`, with normals made 1000 steps at a time."""
     slope, sigma = jax.grad(potential), np.sqrt(2 * H)
 
     def aboba(state, r):
@@ -140,13 +103,13 @@ def bare_scan(integrator: str):
 
     step = {"ABOBA": aboba, "euler": euler}[integrator]
 
-    def thousand(state, key):
-        return jax.lax.scan(step, state, jax.random.normal(key, (1000,)))
-
     @jax.jit
     def chain(keys):
+        def block(state, key):
+            return jax.lax.scan(step, state, jax.random.normal(key, (1000,)))
+
         start = (jnp.zeros(()), jax.random.normal(keys[0]), jnp.ones(()))
-        return jax.lax.scan(thousand, start, keys[1:])[1]
+        return jax.lax.scan(block, start, keys[1:])[1]
 
     def run(seed: int, steps: int) -> np.ndarray:
         keys = jax.random.split(jax.random.key(seed), steps // 1000 + 1)
@@ -155,25 +118,24 @@ def bare_scan(integrator: str):
     return run
 
 
-def blackjax_sgnht(noisy: bool, scan: bool):
+def blackjax_sgnht(setting: str, scan: bool):
     """Step `blackjax.sgnht`: a jitted step in a Python loop (its docs), or all in one scan."""
-    alpha = 0.0 if noisy else 1.0
-    algorithm = blackjax.sgnht(gradient(random.gaussian if noisy else None), alpha)
+    alpha = 0.0 if setting == NOISY else 1.0
+    algorithm = blackjax.sgnht(gradient(setting, random.gaussian), alpha)
+    step = jax.jit(algorithm.step)
 
     def begin(seed: int, steps: int):
         first, second, third = jax.random.split(jax.random.key(seed), 3)
-        state = algorithm.init(jnp.zeros(()), first, 1.0)
-        keys, batches = jax.random.split(second, steps), jax.random.split(third, steps)
-        return jax.tree.map(jnp.asarray, state), keys, batches
+        state = jax.tree.map(jnp.asarray, algorithm.init(jnp.zeros(()), first, 1.0))
+        return state, jax.random.split(second, steps), jax.random.split(third, steps)
 
-    def loop(seed: int, steps: int) -> np.ndarray:
+    def run_loop(seed: int, steps: int) -> np.ndarray:
         state, keys, batches = begin(seed, steps)
         draws = []
-        for i, (key, batch) in enumerate(zip(keys, batches, strict=True)):
+        for key, batch in zip(keys, batches, strict=True):
             state = step(key, state, batch, H)
-            if i % THIN == THIN - 1:
-                draws.append(state.position)
-        return np.array(draws)
+            draws.append(state.position)
+        return np.array(draws[::THIN])
 
     @jax.jit
     def chain(state, keys, batches):
@@ -183,15 +145,14 @@ def blackjax_sgnht(noisy: bool, scan: bool):
 
         return jax.lax.scan(body, state, (keys, batches))[1]
 
-    step = jax.jit(algorithm.step)
-    return (lambda seed, n: np.asarray(chain(*begin(seed, n)))[::THIN]) if scan else loop
+    def run_scan(seed: int, steps: int) -> np.ndarray:
+        return np.asarray(chain(*begin(seed, steps)))[::THIN]
+
+    return run_scan if scan else run_loop
 
 
 def posteriors_sgnht(threads: int):
-    """Loop over `posteriors.sgmcmc.sgnht` updates in Python, as its docs do, with noisy gradients.
-
-    A batch is the normal number by which the log posterior is tilted: same gradient noise.
-    """
+    """Loop over updates of `posteriors.sgmcmc.sgnht` (its docs); a batch tilts the potential."""
 
     def log_posterior(x, batch):
         return -potential(x) + np.sqrt(2 / H) * batch * x, torch.tensor([])
@@ -202,110 +163,85 @@ def posteriors_sgnht(threads: int):
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         state, draws = transform.init(torch.zeros(())), []
-        for i, batch in enumerate(torch.randn(steps)):
+        for batch in torch.randn(steps):
             state, _ = transform.update(state, batch)
-            if i % THIN == THIN - 1:
-                draws.append(state.params)
-        return torch.stack(draws).numpy()
+            draws.append(state.params)
+        return torch.stack(draws[::THIN]).numpy()
 
     return run
 
 
+@dataclass
+class Contestant:
+    """A way to run the chain, and what was measured."""
+
+    name: str
+    setting: str
+    steps: int
+    run: Callable[[int, int], np.ndarray]
+    """`(seed, steps) -> draws`, one in `THIN` steps, in host memory."""
+    rates: list[float] = field(default_factory=list)
+    draws: list[np.ndarray] = field(default_factory=list)
+
+    def play(self, seed: int) -> None:
+        """Time one run."""
+        start = time.perf_counter()
+        draws = self.run(seed, self.steps)
+        self.rates.append(self.steps / (time.perf_counter() - start))
+        self.draws.append(draws)
+
+    def result(self) -> dict:
+        """Give the speed and, after enough steps, the scores with standard errors over rounds."""
+        rates, rounds = self.rates, len(self.rates)
+        row = {"name": self.name, "setting": self.setting, "steps": self.steps, "rounds": rounds}
+        row |= {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+        row |= {"rates": rates, "diverged": not np.isfinite(np.concatenate(self.draws)).all()}
+        if row["diverged"] or self.steps * rounds < ENOUGH:
+            return row
+        for name, function in (("mean", np.mean), ("variance", np.var)):
+            values = [float(function(draws, dtype=np.float64)) for draws in self.draws]
+            row[name] = statistics.mean(values)
+            row[f"{name}_error"] = statistics.stdev(values) / rounds**0.5
+        density = np.mean([grid_density(draws, GRID) for draws in self.draws], axis=0)
+        row["total_variation"] = total_variation(density, exact_density(), CELL)
+        return row
+
+
 def contestants(scale: int) -> list[Contestant]:
     """List who takes part, with how many steps per round."""
-    noisy, exact = "noisy gradient", "exact gradient"
     long, middle, short, shorter = (n // scale for n in (10**7, 10**6, 20_000, 2_000))
     found = []
-    for noise in ("gaussian", "three-point"):
-        for word in ("ABOBA", "euler"):
-            name = f"isotherm.sample {word}, {noise}"
-            found.append(Contestant(name, noisy, long, isotherm_sample(word, noise, True)))
-        name = f"isotherm.sample ABOBA, {noise}"
-        found.append(Contestant(name, exact, long, isotherm_sample("ABOBA", noise, False)))
-    for word in ("ABOBA", "euler"):
-        found.append(Contestant(f"hand-written scan {word}", noisy, long, bare_scan(word)))
-    scan, loop = "blackjax.sgnht, in a scan", "blackjax.sgnht, jitted step"
-    found += [
-        Contestant(scan, noisy, middle, blackjax_sgnht(noisy=True, scan=True)),
-        Contestant(scan, exact, middle, blackjax_sgnht(noisy=False, scan=True)),
-        Contestant(loop, noisy, short, blackjax_sgnht(noisy=True, scan=False)),
-    ]
+    for setting, words in ((NOISY, ("ABOBA", "euler")), (EXACT, ("ABOBA",))):
+        for noise in ("gaussian", "three-point"):
+            for word in words:
+                run = isotherm_sample(setting, word, noise)
+                found.append(Contestant(f"isotherm.sample {word}, {noise}", setting, long, run))
+        run = blackjax_sgnht(setting, scan=True)
+        found.append(Contestant("blackjax.sgnht, one scan", setting, middle, run))
+    run = blackjax_sgnht(NOISY, scan=False)
+    found.append(Contestant("blackjax.sgnht, jitted step", NOISY, short, run))
     for threads in sorted({1, torch.get_num_threads()}):
         name = f"posteriors sgnht, {threads} thread{'s' * (threads > 1)}"
-        found.append(Contestant(name, noisy, shorter, posteriors_sgnht(threads)))
-    return sorted(found, key=lambda c: c.setting, reverse=True)
-
-
-def machine() -> dict:
-    """Describe where and with what this ran."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else []
-    model = [line.split(": ")[1] for line in lines if line.startswith("model name")]
-    git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    packages = ("isotherm", "jax", "jaxlib", "numpy", "blackjax", "posteriors", "torch")
-    return {
-        "cpu": model[0] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "date": datetime.date.today().isoformat(),
-        "commit": commit or "none yet",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-    }
-
-
-def report(rows: list[dict], ratios: dict[str, float], where: dict) -> None:
-    """Write the JSON, the picture, and the table of the README."""
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    everything = {"machine": where, "contestants": rows, "ratios": ratios}
-    (results / "double_well.json").write_text(json.dumps(everything, indent=1) + "\n")
-    figure, axis = plt.subplots(figsize=(8, 0.4 * len(rows) + 1), layout="constrained")
-    middle = [row["median"] for row in rows]
-    spread = [[r["median"] - r["min"] for r in rows], [r["max"] - r["median"] for r in rows]]
-    colors = ["C0" if row["name"].startswith("isotherm") else "0.7" for row in rows]
-    axis.barh([f"{r['name']} ({r['setting']})" for r in rows], middle, color=colors, xerr=spread)
-    axis.set(xscale="log", xlabel="steps per second, one chain (median, min to max)")
-    axis.invert_yaxis()
-    figure.savefig(results / "double_well.png", dpi=120)
-    lines = ["| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    packages = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    lines += ["", *(f"- {name}: {value:.2f}" for name, value in ratios.items()), ""]
-    lines.append(f"{where['cpu']}, {where['cores']} cores, {where['date']}; {packages}.")
-    page = (HERE / "README.md").read_text()
-    head, rest = page.split("<!-- results -->")
-    tail = rest.split("<!-- end of results -->")[1]
-    block = "\n".join(["<!-- results -->", *lines, "<!-- end of results -->"])
-    (HERE / "README.md").write_text(head + block + tail)
-
-
-COLUMNS = ("contestant", "setting", "steps/s", "min", "max", "mean", "variance", "TV")
-
-
-def cells(row: dict) -> list[str]:
-    """Format one contestant for a table; too few steps for a fair score leave a dash."""
-    rates = [f"{row[name]:,.0f}" for name in ("median", "min", "max")]
-    scores = ["–"] * 3 if not row["diverged_rounds"] else ["diverged"] * 3
-    if "mean" in row:
-        scores = [f"{row[name]:.3f} ± {row[name + '_error']:.3f}" for name in ("mean", "variance")]
-        scores.append(f"{row['total_variation']:.4f}")
-    return [row["name"], row["setting"], *rates, *scores]
+        found.append(Contestant(name, NOISY, shorter, posteriors_sgnht(threads)))
+    for word in ("ABOBA", "euler"):
+        found.append(Contestant(f"hand-written scan {word}", NOISY, long, bare_scan(word)))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
     quick = parser.parse_args().quick
-    where, field_, console = machine(), contestants(20 if quick else 1), Console(width=120)
-    for contestant in field_:
+    where, everyone = machine(), contestants(10 if quick else 1)
+    for contestant in everyone:
         contestant.run(0, contestant.steps)  # compiles
     for r in range(2 if quick else 7):
-        for contestant in field_[r:] + field_[:r]:
+        for contestant in everyone[2 * r :] + everyone[: 2 * r]:
             contestant.play(seed=r + 1)
-    rows = [contestant.result() for contestant in field_]
-    rate = {(row["name"], row["setting"]): row["median"] for row in rows}
-    print(rate)
+    rows = [contestant.result() for contestant in everyone]
+    print_table(rows, exact_moments())
+    if not quick:
+        write_results(rows, exact_moments(), where)
 
 
 if __name__ == "__main__":

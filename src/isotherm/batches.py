@@ -157,14 +157,13 @@ def _nothing(key: Key, step_index: jax.Array) -> None:
 
 
 def _check_rows(data: Any) -> int:
-    leaves = jax.tree.leaves(data)
-    sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else None for leaf in leaves}
-    if not leaves or sizes == {0}:
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
+    rows = {shape[0] if shape else 1 for shape in shapes}
+    if not shapes or rows == {0}:
         raise ValueError("`data` is empty: there is nothing to draw batches from.")
-    if len(sizes) > 1 or None in sizes:
-        shapes = [jnp.shape(leaf) for leaf in leaves]
+    if len(rows) > 1 or () in shapes:
         raise ValueError(f"`data` must have leaves with the same first axis, got shapes {shapes}.")
-    return sizes.pop()
+    return rows.pop()
 
 
 def _in_memory(data: Any, batch_size: int, policy: str) -> InMemoryBatches:

@@ -50,14 +50,14 @@ class Draws(_Reader):
 class RunningMoments(NamedTuple):
     """How many draws, their mean, and the sum of squared deviations from it."""
 
-    count: jax.Array
+    num_draws: jax.Array
     mean: ArrayTree
     deviation: ArrayTree
 
     @property
     def variance(self) -> ArrayTree:
         """Variance over the draws seen so far (divided by their number)."""
-        return jax.tree.map(lambda m2: m2 / _over(self.count, m2), self.deviation)
+        return jax.tree.map(lambda m2: m2 / _over(self.num_draws, m2), self.deviation)
 
 
 def _over(count: jax.Array, like: jax.Array) -> jax.Array:
@@ -85,7 +85,7 @@ class Running(_Reader):
 
     def update(self, memory: RunningMoments, state: Any) -> RunningMoments:
         """Take one more draw into account."""
-        x, count = self.look(state), memory.count + 1
+        x, count = self.look(state), memory.num_draws + 1
         mean = jax.tree.map(lambda m, v: m + (v - m) / count, memory.mean, x)
         if not self.with_variance:
             return RunningMoments(count, mean, None)
@@ -109,7 +109,7 @@ def draws(read: Read = _itself, *, of: str = "position") -> Draws:
 
 
 def moments(read: Read = _itself, *, of: str = "position") -> Running:
-    """Keep only the running mean and variance: `.mean`, `.variance`, `.count`."""
+    """Keep only the running mean and variance: `.mean`, `.variance`, `.num_draws`."""
     return Running(read, of)
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from isotherm.types import ArrayTree
@@ -120,7 +121,7 @@ def diagonal(curvature: ArrayTree, floor: float = 1e-6) -> Diagonal:
     return Diagonal(jax.tree.map(lambda c: jnp.maximum(c, floor * largest) ** -0.5, curvature))
 
 
-def eigenbasis(curvature: jax.Array, like: ArrayTree, floor: float = 1e-6) -> Dense:
+def eigenbasis(curvature: jax.Array | np.ndarray, like: ArrayTree, floor: float = 1e-6) -> Dense:
     r"""Sit on the principal axes of the curvature: $M = V\Lambda^{-1/2}$ for $H = V\Lambda V^\top$.
 
     The *unsymmetric* root matters: $H^{-1/2} = V\Lambda^{-1/2}V^\top$ also whitens, but mixes the axes
@@ -136,17 +137,18 @@ def eigenbasis(curvature: jax.Array, like: ArrayTree, floor: float = 1e-6) -> De
         Eigenvalues below this fraction of the largest are raised to it (so a Hessian that is
         slightly indefinite away from the mode still gives coordinates).
     """
-    curvature = jnp.asarray(curvature)
+    curvature = np.asarray(curvature, np.float64)
     size = ravel_pytree(like)[0].size
     if curvature.shape != (size, size):
         raise ValueError(
             f"`curvature` must be a {size} x {size} matrix, one row per number in the position, "
             f"got shape {curvature.shape}."
         )
-    values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
     largest = float(values[-1])
     _require_curvature(largest)
-    return Dense(vectors * jnp.maximum(values, floor * largest) ** -0.5, like)
+    basis = vectors * np.maximum(values, floor * largest) ** -0.5
+    return Dense(jnp.asarray(basis, jnp.promote_types(_flat_dtype(like), jnp.float32)), like)
 
 
 def _require_curvature(largest: float) -> None:

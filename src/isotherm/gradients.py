@@ -129,7 +129,7 @@ def full_gradient(
 ) -> ArrayTree:
     """Compute the gradient of the log posterior over all data, in chunks of rows."""
     likelihood = sum_over_rows(
-        jax.grad(grad_fn.log_likelihood_sum), position, data, grad_fn.data_size, chunk_size
+        jax.jit(jax.grad(grad_fn.log_likelihood_sum)), position, data, grad_fn.data_size, chunk_size
     )
     return jax.tree.map(jnp.add, jax.grad(grad_fn.log_prior)(position), likelihood)
 
@@ -141,13 +141,13 @@ def sum_over_rows(
     data_size: int,
     chunk_size: int = 10_000,
 ) -> ArrayTree:
-    """Add up `fn(position, rows)` over all rows of `data`, a chunk of rows at a time."""
+    """Add up a compiled `fn(position, rows)` over all rows of `data`, a chunk of them at a time."""
     rows = jax.tree.leaves(data)[0].shape[0]
     if rows != data_size:
         raise ValueError(f"`data` has {rows} rows, but `data_size` is {data_size}.")
-    compiled, total = jax.jit(fn), None
+    total = None
     for start in range(0, rows, chunk_size):
         piece = jax.tree.map(lambda leaf, a=start: leaf[a : a + chunk_size], data)
-        part = compiled(position, piece)
+        part = fn(position, piece)
         total = part if total is None else jax.tree.map(jnp.add, total, part)
     return total

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isotherm.tree import is_traced
 from isotherm.types import ScalarOrSchedule, Schedule
 
 
 def require_positive(name: str, value: object) -> None:
     """Refuse a concrete number that is not positive and finite; let tracers and functions pass."""
-    if callable(value) or isinstance(value, jax.core.Tracer):
+    if callable(value) or is_traced(value):
         return
     number = np.asarray(value)
     if not np.all((number > 0) & np.isfinite(number)):
@@ -22,7 +23,7 @@ def require_positive(name: str, value: object) -> None:
 
 def require_nonnegative(name: str, value: object) -> None:
     """Refuse a concrete number that is negative or not finite; let tracers pass."""
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return
     number = np.asarray(value)
     if not np.all((number >= 0) & np.isfinite(number)):

@@ -1,10 +1,16 @@
 """The pytree arithmetic that JAX lacks, and the checks every entrance shares."""
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
 from isotherm.types import ArrayTree
+
+
+def is_traced(value: object) -> bool:
+    """Tell whether a value is only known when the program runs."""
+    return isinstance(value, jax.core.Tracer)
 
 
 def leaf_names(tree: ArrayTree) -> list[str]:

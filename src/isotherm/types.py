@@ -22,9 +22,12 @@ Batch = Any
 Key = jax.Array
 """A typed key, as `jax.random.key` makes it; never used twice."""
 
+Scalar = float | jax.Array
+"""A number: of Python, of JAX, or traced."""
+
 GradFn = Callable[[ArrayTree, Batch], ArrayTree]
-Schedule = Callable[[jax.Array], jax.Array]
-ScalarOrSchedule = float | jax.Array | Schedule
+Schedule = Callable[[jax.Array], Scalar]
+ScalarOrSchedule = Scalar | Schedule
 
 
 class State(Protocol):

@@ -26,7 +26,7 @@ from isotherm import random
 from isotherm.batches import InMemoryBatches
 from isotherm.coordinates import Coordinates, Diagonal, Identity, diagonal, eigenbasis
 from isotherm.diagnostics.gradient_noise import gradient_noise, largest_step_size
-from isotherm.gradients import MinibatchGradient, full_gradient, sum_over_rows
+from isotherm.gradients import MinibatchGradient, sum_over_rows
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, Batch, Key
 
@@ -124,8 +124,8 @@ def warm_start(
     coordinates
         `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or `"identity"`.
     curvature
-        `"hessian"` of $-\log\pi$ over all data (a few Newton steps then polish the mode), or
-        `"fisher"`, the empirical one: $\sum_i g_i g_i^\top$ plus the curvature of the prior.
+        `"hessian"` of $-\log\pi$ over all data, or `"fisher"`, the empirical one: $\sum_i g_i g_i^\top$
+        plus the curvature of the prior. For an eigenbasis a few Newton steps with it polish the mode.
     noise_ratio
         The $C = h^2\sigma^2/4$ that the step size may reach.
     chunk_size
@@ -147,13 +147,12 @@ def warm_start(
             num_steps=num_steps,
         )
     mode = as_position(position)
-    whole = _Whole(grad_fn, batches.data, chunk_size)
+    whole = _Whole(grad_fn, batches.data, mode, chunk_size)
     stiffness = 1.0
     if coordinates == "eigenbasis":
-        if curvature == "hessian":
-            mode = _newton(whole, mode)
-        matrix = whole.hessian(mode) if curvature == "hessian" else whole.fisher(mode)
-        space: Coordinates = eigenbasis(matrix, mode)
+        matrix = whole.hessian if curvature == "hessian" else whole.fisher
+        mode = _newton(whole, matrix, mode)
+        space: Coordinates = eigenbasis(matrix(mode), mode)
     else:
         space = Identity()
         if coordinates == "diagonal":
@@ -174,61 +173,79 @@ def warm_start(
 
 
 class _Whole:
-    """Sums over all data, at the flattened position."""
+    """Sums over all data, each compiled once."""
 
-    def __init__(self, grad_fn: MinibatchGradient, data: Batch, chunk_size: int) -> None:
-        self.grad_fn, self.data, self.chunk_size = grad_fn, data, chunk_size
+    def __init__(
+        self, grad_fn: MinibatchGradient, data: Batch, position: ArrayTree, chunk_size: int
+    ) -> None:
+        _, unravel = ravel_pytree(position)
+        self.log_prior, self.size = grad_fn.log_prior, grad_fn.data_size
+        self.data, self.chunk_size = data, chunk_size
+        likelihood = grad_fn.log_likelihood_sum
 
-    def sum(self, fn: Callable[[ArrayTree, Batch], Any], position: ArrayTree) -> Any:
-        return sum_over_rows(fn, position, self.data, self.grad_fn.data_size, self.chunk_size)
+        def outer_products(x: jax.Array, batch: Batch) -> jax.Array:
+            each = jax.jacrev(lambda x: grad_fn.log_likelihood(unravel(x), batch))(x)
+            return each.T @ each
+
+        def squares(x: ArrayTree, batch: Batch) -> ArrayTree:
+            each = jax.jacrev(grad_fn.log_likelihood)(x, batch)
+            return jax.tree.map(lambda g: jnp.sum(g * g, axis=0), each)
+
+        def times(x_and_v: tuple, batch: Batch) -> ArrayTree:
+            x, v = x_and_v
+            return jax.jvp(lambda y: jax.grad(likelihood)(y, batch), (x,), (v,))[1]
+
+        self._value = jax.jit(likelihood)
+        self._gradient = jax.jit(jax.grad(likelihood))
+        self._hessian = jax.jit(jax.hessian(lambda x, b: likelihood(unravel(x), b)))
+        self._prior_hessian = jax.jit(jax.hessian(lambda x: self.log_prior(unravel(x))))
+        self._outer, self._squares, self._times = map(jax.jit, (outer_products, squares, times))
+
+    def _sum(self, fn: Callable[[Any, Batch], Any], argument: Any) -> Any:
+        return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        likelihood = self.sum(self.grad_fn.log_likelihood_sum, position)
-        return float(likelihood + self.grad_fn.log_prior(position))
+        return float(self._sum(self._value, position) + self.log_prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:
-        full = full_gradient(self.grad_fn, position, self.data, chunk_size=self.chunk_size)
-        return np.asarray(ravel_pytree(full)[0], np.float64)
+        prior = jax.grad(self.log_prior)(position)
+        total = jax.tree.map(jnp.add, prior, self._sum(self._gradient, position))
+        return np.asarray(ravel_pytree(total)[0], np.float64)
 
     def hessian(self, position: ArrayTree) -> np.ndarray:
-        flat, unravel = ravel_pytree(position)
-        likelihood = self.sum(
-            jax.hessian(lambda x, b: self.grad_fn.log_likelihood_sum(unravel(x), b)), flat
-        )
-        return -np.asarray(likelihood + self.prior_hessian(position), np.float64)
-
-    def prior_hessian(self, position: ArrayTree) -> jax.Array:
-        flat, unravel = ravel_pytree(position)
-        return jax.hessian(lambda x: self.grad_fn.log_prior(unravel(x)))(flat)
+        flat, _ = ravel_pytree(position)
+        return -np.asarray(self._sum(self._hessian, flat) + self._prior_hessian(flat), np.float64)
 
     def fisher(self, position: ArrayTree) -> np.ndarray:
-        flat, unravel = ravel_pytree(position)
-        each = jax.jacrev(lambda x, b: self.grad_fn.log_likelihood(unravel(x), b))
-        outer = self.sum(lambda x, b: (lambda g: g.T @ g)(each(x, b)), flat)
-        return np.asarray(outer - self.prior_hessian(position), np.float64)
+        flat, _ = ravel_pytree(position)
+        return np.asarray(self._sum(self._outer, flat) - self._prior_hessian(flat), np.float64)
 
-    def curvature_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
-        def times(gradient: Callable[[ArrayTree], ArrayTree]) -> ArrayTree:
-            return jax.jvp(gradient, (position,), (direction,))[1]
+    def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
+        """Compute the diagonal of the Fisher information; a separable prior is assumed."""
+        ones = jax.tree.map(jnp.ones_like, position)
+        prior = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
+        return jax.tree.map(jnp.subtract, self._sum(self._squares, position), prior)
 
-        likelihood = self.sum(
-            lambda x, b: jax.jvp(
-                lambda y: jax.grad(self.grad_fn.log_likelihood_sum)(y, b), (x,), (direction,)
-            )[1],
-            position,
-        )
-        return jax.tree.map(
-            lambda a, b: -(a + b), likelihood, times(jax.grad(self.grad_fn.log_prior))
-        )
+    def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
+        prior = jax.jvp(jax.grad(self.log_prior), (position,), (direction,))[1]
+        likelihood = self._sum(self._times, (position, direction))
+        return jax.tree.map(lambda a, b: -(a + b), likelihood, prior)
 
 
-def _newton(whole: _Whole, position: ArrayTree, num_steps: int = 20) -> ArrayTree:
-    """Polish a mode: Newton steps, shortened until the log density grows, until they stop paying."""
+def _newton(
+    whole: _Whole,
+    matrix: Callable[[ArrayTree], np.ndarray],
+    position: ArrayTree,
+    num_steps: int = 20,
+) -> ArrayTree:
+    """Polish a mode: Newton (or natural-gradient) steps while they pay.
+
+    A step is shortened until the log density grows, and the last one gains less than a thousandth.
+    """
     value = whole.log_density(position)
     for _ in range(num_steps):
         flat, unravel = ravel_pytree(position)
-        curvature = whole.hessian(position)
-        values, vectors = np.linalg.eigh(curvature)
+        values, vectors = np.linalg.eigh(matrix(position))
         values = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
         step = vectors @ ((vectors.T @ whole.gradient(position)) / values)
         for shrink in (1.0, 0.5, 0.25, 0.1, 0.01):
@@ -245,20 +262,10 @@ def _newton(whole: _Whole, position: ArrayTree, num_steps: int = 20) -> ArrayTre
 
 
 def _diagonal(whole: _Whole, position: ArrayTree, curvature: str) -> Diagonal:
-    """Take the diagonal of the curvature; the prior's is its product with ones (separable)."""
-    ones = jax.tree.map(jnp.ones_like, position)
-    log_prior = whole.grad_fn.log_prior
-    prior = jax.jvp(jax.grad(log_prior), (position,), (ones,))[1]
     if curvature == "fisher":
-        each = jax.jacrev(whole.grad_fn.log_likelihood)
-        likelihood = whole.sum(
-            lambda x, b: jax.tree.map(lambda g: jnp.sum(g * g, axis=0), each(x, b)), position
-        )
-    else:
-        _, unravel = ravel_pytree(position)
-        full = whole.hessian(position)
-        return diagonal(unravel(jnp.asarray(np.diag(full))))
-    return diagonal(jax.tree.map(lambda a, b: a - b, likelihood, prior))
+        return diagonal(whole.fisher_diagonal(position))
+    _, unravel = ravel_pytree(position)
+    return diagonal(unravel(jnp.asarray(np.diag(whole.hessian(position)), jnp.float32)))
 
 
 def _stiffness(key: Key, whole: _Whole, position: ArrayTree, space: Coordinates) -> float:
@@ -268,7 +275,7 @@ def _stiffness(key: Key, whole: _Whole, position: ArrayTree, space: Coordinates)
     for _ in range(30):
         norm = optax.tree.norm(direction)
         direction = jax.tree.map(lambda v, n=norm: v / n, direction)
-        direction = space.pull(whole.curvature_times(position, space.push(direction)))
+        direction = space.pull(whole.hessian_times(position, space.push(direction)))
         size = float(optax.tree.norm(direction))
     return size
 

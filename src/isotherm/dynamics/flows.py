@@ -23,20 +23,20 @@ import jax
 import jax.numpy as jnp
 
 from isotherm.tree import moving
-from isotherm.types import ArrayTree
+from isotherm.types import ArrayTree, Scalar
 
 
-def drift(position: ArrayTree, velocity: ArrayTree, t: jax.Array) -> ArrayTree:
+def drift(position: ArrayTree, velocity: ArrayTree, t: Scalar) -> ArrayTree:
     r"""Move the position: $\theta + v\,t$."""
     return jax.tree.map(lambda x, v: moving(x, v * t), position, velocity)
 
 
-def kick(momentum: ArrayTree, force: ArrayTree, t: jax.Array) -> ArrayTree:
+def kick(momentum: ArrayTree, force: ArrayTree, t: Scalar) -> ArrayTree:
     r"""Let the gradient act: $p + \hat g\,t$."""
     return jax.tree.map(lambda p, g: moving(p, g * t), momentum, force)
 
 
-def diffuse(momentum: ArrayTree, noise: ArrayTree, strength: jax.Array, t: jax.Array) -> ArrayTree:
+def diffuse(momentum: ArrayTree, noise: ArrayTree, strength: Scalar, t: Scalar) -> ArrayTree:
     r"""Add white noise: $p + \sqrt{2st}\,R$ with strength $s = DT$."""
     scale = jnp.sqrt(2 * strength * t)
     return jax.tree.map(lambda p, r: moving(p, scale * r), momentum, noise)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from isotherm.tree import moving
-from isotherm.types import ArrayTree
+from isotherm.types import ArrayTree, Scalar
 
 
 class Thermostat(NamedTuple):
@@ -32,15 +32,15 @@ class Thermostat(NamedTuple):
 
     kind: str
     adaptive: bool
-    start: Callable[[ArrayTree, jax.Array], ArrayTree]
+    start: Callable[[ArrayTree, Scalar], ArrayTree]
     """`start(momentum, value) -> xi`."""
-    heat: Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], ArrayTree]
+    heat: Callable[[ArrayTree, ArrayTree, Scalar, Scalar], ArrayTree]
     """`heat(xi, momentum, temperature, t) -> xi`: the flow `D`."""
     drag: Callable[[ArrayTree, ArrayTree], ArrayTree]
     r"""`drag(xi, momentum)` $= \xi\odot p$, for Euler's explicit step."""
-    damp: Callable[[ArrayTree, ArrayTree, jax.Array], ArrayTree]
+    damp: Callable[[ArrayTree, ArrayTree, Scalar], ArrayTree]
     """`damp(xi, momentum, t) -> momentum`: the flow `B`."""
-    relax: Callable[[ArrayTree, ArrayTree, ArrayTree, jax.Array, jax.Array], ArrayTree]
+    relax: Callable[[ArrayTree, ArrayTree, ArrayTree, Scalar, Scalar], ArrayTree]
     """`relax(xi, momentum, noise, strength, t) -> momentum`: the flow `O`."""
 
 
@@ -50,7 +50,8 @@ def _mean_square(p: jax.Array) -> jax.Array:
 
 def _mean_square_of_all(momentum: ArrayTree) -> jax.Array:
     leaves = jax.tree.leaves(momentum)
-    return sum(jnp.sum(p * p) for p in leaves) / sum(p.size for p in leaves)
+    total = jnp.sum(jnp.stack([jnp.sum(p * p) for p in leaves]))
+    return total / sum(p.size for p in leaves)
 
 
 def _shrinkage(x: jax.Array) -> jax.Array:
@@ -61,7 +62,7 @@ def _shrinkage(x: jax.Array) -> jax.Array:
 
 def _elementwise(
     kind: str,
-    mass: float | jax.Array | None,
+    mass: Scalar,
     measure: Callable[[ArrayTree], ArrayTree] | None,
     expand: Callable[[ArrayTree, ArrayTree], ArrayTree],
 ) -> Thermostat:
@@ -71,11 +72,11 @@ def _elementwise(
     broadcasts against the momentum, leaf by leaf.
     """
 
-    def start(momentum: ArrayTree, value: jax.Array) -> ArrayTree:
+    def start(momentum: ArrayTree, value: Scalar) -> ArrayTree:
         like = jnp.zeros(()) if measure is None else measure(momentum)
         return jax.tree.map(lambda m: jnp.full(m.shape, value, m.dtype), like)
 
-    def heat(xi: ArrayTree, momentum: ArrayTree, temperature: jax.Array, t: jax.Array) -> ArrayTree:
+    def heat(xi: ArrayTree, momentum: ArrayTree, temperature: Scalar, t: Scalar) -> ArrayTree:
         if measure is None:
             return xi
         return jax.tree.map(
@@ -85,13 +86,13 @@ def _elementwise(
     def drag(xi: ArrayTree, momentum: ArrayTree) -> ArrayTree:
         return jax.tree.map(lambda x, p: x * p, expand(xi, momentum), momentum)
 
-    def damp(xi: ArrayTree, momentum: ArrayTree, t: jax.Array) -> ArrayTree:
+    def damp(xi: ArrayTree, momentum: ArrayTree, t: Scalar) -> ArrayTree:
         return jax.tree.map(
             lambda x, p: (jnp.exp(-x * t) * p).astype(p.dtype), expand(xi, momentum), momentum
         )
 
     def relax(
-        xi: ArrayTree, momentum: ArrayTree, noise: ArrayTree, strength: jax.Array, t: jax.Array
+        xi: ArrayTree, momentum: ArrayTree, noise: ArrayTree, strength: Scalar, t: Scalar
     ) -> ArrayTree:
         def solve(x: jax.Array, p: jax.Array, r: jax.Array) -> jax.Array:
             scale = jnp.sqrt(2 * strength * t * _shrinkage(2 * x * t))
@@ -111,27 +112,27 @@ def _own(xi: ArrayTree, momentum: ArrayTree) -> ArrayTree:
     return xi
 
 
-def fixed(mass: float | jax.Array | None = None) -> Thermostat:
+def fixed(mass: Scalar = 1.0) -> Thermostat:
     """Friction that never changes: second-order Langevin dynamics, SGHMC."""
     return _elementwise("fixed", mass, None, _shared)
 
 
-def scalar(mass: float | jax.Array = 1.0) -> Thermostat:
+def scalar(mass: Scalar = 1.0) -> Thermostat:
     """Share one friction among all coordinates, driven by their mean kinetic temperature."""
     return _elementwise("scalar", mass, _mean_square_of_all, _shared)
 
 
-def per_tensor(mass: float | jax.Array = 1.0) -> Thermostat:
+def per_tensor(mass: Scalar = 1.0) -> Thermostat:
     """Give each leaf of the momentum its own friction."""
     return _elementwise("per_tensor", mass, lambda p: jax.tree.map(_mean_square, p), _own)
 
 
-def per_coordinate(mass: float | jax.Array = 1.0) -> Thermostat:
+def per_coordinate(mass: Scalar = 1.0) -> Thermostat:
     """Give each coordinate its own friction: the thermostat of the paper."""
     return _elementwise("per_coordinate", mass, lambda p: jax.tree.map(jnp.square, p), _own)
 
 
-def _exponential_action(xi: jax.Array, p: jax.Array, t: jax.Array) -> jax.Array:
+def _exponential_action(xi: jax.Array, p: jax.Array, t: Scalar) -> jax.Array:
     r"""Apply $e^{-\Xi t}$ to a vector, to rounding error, by products with $\Xi$ only.
 
     The interval is cut so that $\lVert\Xi\rVert\,t/m \le 1/2$; ten Taylor terms then leave less
@@ -152,18 +153,18 @@ def _exponential_action(xi: jax.Array, p: jax.Array, t: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, pieces, piece, p)
 
 
-def full_matrix(mass: float | jax.Array = 1.0) -> Thermostat:
+def full_matrix(mass: Scalar = 1.0) -> Thermostat:
     r"""Let the friction be a symmetric matrix: $d\Xi = (p\,p^\top - T I)/\mu\,dt$.
 
     It absorbs gradient noise of any covariance, at the price of $d^2$ memory and $O(d^2)$ work
     per step ($O(d^3)$ for words with the letter `O`, which needs the eigenvectors of $\Xi$).
     """
 
-    def start(momentum: ArrayTree, value: jax.Array) -> jax.Array:
+    def start(momentum: ArrayTree, value: Scalar) -> jax.Array:
         flat, _ = ravel_pytree(momentum)
         return jnp.eye(flat.size, dtype=flat.dtype) * value
 
-    def heat(xi: jax.Array, momentum: ArrayTree, temperature: jax.Array, t: jax.Array) -> jax.Array:
+    def heat(xi: jax.Array, momentum: ArrayTree, temperature: Scalar, t: Scalar) -> jax.Array:
         p, _ = ravel_pytree(momentum)
         excess = jnp.outer(p, p) - temperature * jnp.eye(p.size, dtype=p.dtype)
         return moving(xi, excess * (t / mass))
@@ -172,12 +173,12 @@ def full_matrix(mass: float | jax.Array = 1.0) -> Thermostat:
         p, unravel = ravel_pytree(momentum)
         return unravel(xi @ p)
 
-    def damp(xi: jax.Array, momentum: ArrayTree, t: jax.Array) -> ArrayTree:
+    def damp(xi: jax.Array, momentum: ArrayTree, t: Scalar) -> ArrayTree:
         p, unravel = ravel_pytree(momentum)
         return unravel(_exponential_action(xi, p, jnp.asarray(t, p.dtype)))
 
     def relax(
-        xi: jax.Array, momentum: ArrayTree, noise: ArrayTree, strength: jax.Array, t: jax.Array
+        xi: jax.Array, momentum: ArrayTree, noise: ArrayTree, strength: Scalar, t: Scalar
     ) -> ArrayTree:
         p, unravel = ravel_pytree(momentum)
         r, _ = ravel_pytree(noise)

@@ -28,7 +28,7 @@ class AsOptaxState(NamedTuple):
     """The sampler's own state between steps, and how many updates there were."""
 
     chain: Any
-    count: jax.Array
+    num_updates: jax.Array
     key: Key
 
     @property
@@ -61,7 +61,7 @@ def as_optax(
     >>> for _ in range(5):
     ...     updates, state = optimizer.update(params, state, params)  # loss |params|^2 / 2
     ...     params = optax.apply_updates(params, updates)
-    >>> int(state.count), state.position.shape
+    >>> int(state.num_updates), state.position.shape
     (5, (3,))
     """
     if sampler.halves is None:
@@ -76,13 +76,13 @@ def as_optax(
         return AsOptaxState(chain, jnp.zeros((), jnp.int32), key)
 
     def update(
-        grads: ArrayTree, state: AsOptaxState, params: ArrayTree | None = None
+        updates: ArrayTree, state: Any, params: ArrayTree | None = None
     ) -> tuple[ArrayTree, AsOptaxState]:
         if params is None:
             raise ValueError("as_optax needs `params`: call update(grads, state, params).")
-        check_gradient(params, grads)
+        check_gradient(params, updates)
         noise_key = random.fold(state.key, 0)
-        uphill = jax.tree.map(lambda g: -loss_scale * g, grads)
+        uphill = jax.tree.map(lambda g: -loss_scale * g, updates)
 
         def finish(chain: Any) -> Any:
             step_key = random.fold(noise_key, chain.step_index)
@@ -91,13 +91,13 @@ def as_optax(
 
         chain = state.chain
         if halves.moves_before_gradient:
-            chain = jax.lax.cond(state.count > 0, finish, lambda chain: chain, chain)
+            chain = jax.lax.cond(state.num_updates > 0, finish, lambda chain: chain, chain)
             ahead = halves.open(random.fold(noise_key, chain.step_index), chain)
         else:
             chain = ahead = finish(chain)
         updates = jax.tree.map(
             lambda new, old: (new - old).astype(old.dtype), ahead.position, params
         )
-        return updates, AsOptaxState(chain, state.count + 1, state.key)
+        return updates, AsOptaxState(chain, state.num_updates + 1, state.key)
 
     return optax.GradientTransformation(init, update)

@@ -96,5 +96,20 @@ def expectation(f: Callable[[np.ndarray], Any]) -> float:
     return float(_unnormalised(f) / _unnormalised(np.ones_like))
 
 
+def exact_draws(key: Key, num_draws: int) -> jax.Array:
+    r"""Draw independent positions from $\pi$, by inverting its distribution function.
+
+    Examples
+    --------
+    >>> import jax
+    >>> draws = exact_draws(jax.random.key(0), 10_000)
+    >>> round(float((draws > 0).mean()), 1)
+    0.1
+    """
+    below = np.cumsum(np.exp(log_density(_POINTS)))
+    uniform = jax.random.uniform(key, (num_draws,))
+    return jnp.interp(uniform, jnp.asarray(below / below[-1]), jnp.asarray(_POINTS + 0.0005))
+
+
 def _unnormalised(f: Callable[[np.ndarray], Any]) -> float:
     return np.sum(f(_POINTS) * np.exp(log_density(_POINTS))) / 1000

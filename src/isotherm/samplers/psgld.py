@@ -29,7 +29,16 @@ from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
 from isotherm.tree import as_position, moving, zeros_like_working
-from isotherm.types import ArrayTree, GradFn, Key, Sampler, ScalarOrSchedule, StepInfo, Traits
+from isotherm.types import (
+    ArrayTree,
+    GradFn,
+    Key,
+    Sampler,
+    Scalar,
+    ScalarOrSchedule,
+    StepInfo,
+    Traits,
+)
 
 
 class PSGLDState(NamedTuple):
@@ -45,9 +54,9 @@ def psgld(
     step_size: ScalarOrSchedule,
     *,
     decay: float = 0.99,
-    damping: float | jax.Array = 1e-5,
+    damping: Scalar = 1e-5,
     freeze_after: int | None = None,
-    temperature: float | jax.Array = 1.0,
+    temperature: Scalar = 1.0,
     noise: str | random.Noise = "gaussian",
 ) -> Sampler:
     r"""Build a pSGLD sampler.

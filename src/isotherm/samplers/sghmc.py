@@ -16,23 +16,22 @@ rate is our $h^2$, their $\alpha$ our $h\gamma$.
 Chen, Ding & Carin (2015), *On the convergence of SG-MCMC algorithms with high-order integrators*.
 """
 
-import jax
-
 from isotherm.coordinates import Coordinates
 from isotherm.dynamics.langevin import langevin
 from isotherm.random import Noise
 from isotherm.schedules import require_nonnegative
-from isotherm.types import GradFn, Sampler, ScalarOrSchedule
+from isotherm.tree import is_traced
+from isotherm.types import GradFn, Sampler, Scalar, ScalarOrSchedule
 
 
 def sghmc(
     grad_fn: GradFn | None,
     step_size: ScalarOrSchedule,
-    friction: float | jax.Array = 1.0,
+    friction: Scalar = 1.0,
     *,
     integrator: str = "ABOBA",
-    noise_estimate: float | jax.Array = 0.0,
-    temperature: float | jax.Array = 1.0,
+    noise_estimate: Scalar = 0.0,
+    temperature: Scalar = 1.0,
     noise: str | Noise = "gaussian",
     coordinates: Coordinates | None = None,
 ) -> Sampler:
@@ -59,7 +58,7 @@ def sghmc(
     require_nonnegative("friction", friction)
     require_nonnegative("noise_estimate", noise_estimate)
     diffusion = friction - noise_estimate
-    if not isinstance(diffusion, jax.core.Tracer) and not diffusion >= 0:
+    if not is_traced(diffusion) and not diffusion >= 0:
         raise ValueError(
             f"`noise_estimate` must be at most `friction` ({friction}), got {noise_estimate}."
         )

@@ -24,7 +24,16 @@ from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative
 from isotherm.tree import as_position, moving
-from isotherm.types import ArrayTree, GradFn, Key, Sampler, ScalarOrSchedule, StepInfo, Traits
+from isotherm.types import (
+    ArrayTree,
+    GradFn,
+    Key,
+    Sampler,
+    Scalar,
+    ScalarOrSchedule,
+    StepInfo,
+    Traits,
+)
 
 
 class SGLDState(NamedTuple):
@@ -38,7 +47,7 @@ def sgld(
     grad_fn: GradFn | None,
     step_size: ScalarOrSchedule,
     *,
-    temperature: float | jax.Array = 1.0,
+    temperature: Scalar = 1.0,
     noise: str | random.Noise = "gaussian",
     coordinates: Coordinates | None = None,
 ) -> Sampler:

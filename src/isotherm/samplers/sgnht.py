@@ -16,24 +16,22 @@ Ding et al. (2014), *Bayesian sampling using stochastic gradient thermostats*, N
 our `diffusion`.
 """
 
-import jax
-
 from isotherm.coordinates import Coordinates
 from isotherm.dynamics.langevin import langevin
 from isotherm.random import Noise
-from isotherm.types import GradFn, Sampler, ScalarOrSchedule
+from isotherm.types import GradFn, Sampler, Scalar, ScalarOrSchedule
 
 
 def sgnht(
     grad_fn: GradFn | None,
     step_size: ScalarOrSchedule,
-    diffusion: float | jax.Array = 1.0,
+    diffusion: Scalar = 1.0,
     *,
     integrator: str = "ABOBA",
     thermostat: str = "scalar",
-    thermostat_mass: float | jax.Array = 1.0,
-    initial_thermostat: float | jax.Array | None = None,
-    temperature: float | jax.Array = 1.0,
+    thermostat_mass: Scalar = 1.0,
+    initial_thermostat: Scalar | None = None,
+    temperature: Scalar = 1.0,
     noise: str | Noise = "gaussian",
     coordinates: Coordinates | None = None,
 ) -> Sampler:

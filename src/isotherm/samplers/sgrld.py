@@ -28,16 +28,25 @@ from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.samplers.sgld import SGLDState
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
-from isotherm.tree import as_position, leaf_names
-from isotherm.types import ArrayTree, GradFn, Key, Sampler, ScalarOrSchedule, StepInfo, Traits
+from isotherm.tree import as_position, is_traced, leaf_names
+from isotherm.types import (
+    ArrayTree,
+    GradFn,
+    Key,
+    Sampler,
+    Scalar,
+    ScalarOrSchedule,
+    StepInfo,
+    Traits,
+)
 
 
 def sgrld(
     grad_fn: GradFn | None,
     step_size: ScalarOrSchedule,
-    prior: float | jax.Array = 1.0,
+    prior: Scalar = 1.0,
     *,
-    temperature: float | jax.Array = 1.0,
+    temperature: Scalar = 1.0,
     noise: str | random.Noise = "gaussian",
 ) -> Sampler:
     r"""Build an SGRLD sampler for positive positions.
@@ -75,7 +84,7 @@ def sgrld(
         del key  # nothing to draw
         position = as_position(position)
         for name, leaf in zip(leaf_names(position), jax.tree.leaves(position), strict=True):
-            if not isinstance(leaf, jax.core.Tracer) and not np.all(np.asarray(leaf) > 0):
+            if not is_traced(leaf) and not np.all(np.asarray(leaf) > 0):
                 raise ValueError(f"`position` leaf {name!r} must be positive for sgrld.")
         return SGLDState(position, jnp.zeros((), jnp.int32))
 

@@ -1,0 +1,129 @@
+"""What a benchmark leaves behind: a table on the screen, JSON, a picture, a block in the README."""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+COLUMNS = ("contestant", "setting", "steps/s", "min", "max", "mean", "variance", "TV")
+PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "blackjax", "posteriors", "torch")
+OURS = "isotherm.sample ABOBA, gaussian"
+RATIOS = {
+    "hand-written scan ABOBA": (OURS, "noisy gradient"),
+    "hand-written scan euler": ("isotherm.sample euler, gaussian", "noisy gradient"),
+    "blackjax.sgnht, one scan": (OURS, "noisy gradient"),
+    "blackjax.sgnht, one scan (exact gradient)": (OURS, "exact gradient"),
+    "blackjax.sgnht, jitted step": (OURS, "noisy gradient"),
+    "posteriors sgnht": (OURS, "noisy gradient"),
+}
+"""Peers, and which of our own contestants each is compared with."""
+
+
+def machine() -> dict:
+    """Describe where and with what this runs."""
+    model = platform.processor()
+    if (info := Path("/proc/cpuinfo")).exists():
+        lines = info.read_text().splitlines()
+        model = next((x.split(": ")[1] for x in lines if x.startswith("model name")), model)
+    describe = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip()
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load_average_before": os.getloadavg()[0],
+        "date": datetime.date.today().isoformat(),
+        "commit": commit or "none",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+
+
+def ratios(rows: list[dict]) -> dict[str, float]:
+    """Give how many times faster isotherm.sample is: the median over rounds."""
+    rates = {(row["name"], row["setting"]): row["rates"] for row in rows}
+    best = max(
+        (row for row in rows if row["name"].startswith("posteriors")), key=lambda r: r["median"]
+    )
+    rates["posteriors sgnht", "noisy gradient"] = best["rates"]
+    found = {}
+    for peer, (name, setting) in RATIOS.items():
+        theirs = rates[peer.removesuffix(" (exact gradient)"), setting]
+        pairs = zip(rates[name, setting], theirs, strict=True)
+        found[f"{name} / {peer}"] = statistics.median(a / b for a, b in pairs)
+    return found
+
+
+def cells(row: dict) -> list[str]:
+    """Format one contestant for a table; too few steps for a score leave a dash."""
+    rates = [f"{row[name]:,.0f}" for name in ("median", "min", "max")]
+    scores = ["diverged" if row["diverged"] else "–"] * 3
+    if "mean" in row:
+        scores = [f"{row[name]:.3f} ± {row[name + '_error']:.3f}" for name in ("mean", "variance")]
+        scores.append(f"{row['total_variation']:.4f}")
+    return [row["name"], row["setting"], *rates, *scores]
+
+
+def print_table(rows: list[dict], exact: dict[str, float]) -> None:
+    """Show everybody's speed and scores."""
+    table = Table(title="double well, h = 0.1, one chain")
+    for i, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*cells(row))
+    table.add_row("exact", *[""] * 4, f"{exact['mean']:.3f}", f"{exact['variance']:.3f}", "0")
+    console = Console(width=140)
+    console.print(table)
+    for name, value in ratios(rows).items():
+        console.print(f"{name}: {value:,.3g}", highlight=False)
+
+
+def write_results(rows: list[dict], exact: dict[str, float], where: dict) -> None:
+    """Write the JSON, the picture, and the table of the README."""
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    everything = {"machine": where, "exact": exact, "contestants": rows, "ratios": ratios(rows)}
+    (results / "double_well.json").write_text(json.dumps(everything, indent=1) + "\n")
+    _plot(rows, results / "double_well.png")
+    page = (HERE / "README.md").read_text()
+    head, rest = page.split("<!-- results -->\n")
+    tail = rest.split("<!-- end of results -->")[1]
+    block = "<!-- results -->\n" + _markdown(everything) + "<!-- end of results -->"
+    (HERE / "README.md").write_text(head + block + tail)
+
+
+def _markdown(everything: dict) -> str:
+    where, exact = everything["machine"], everything["exact"]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in everything["contestants"]]
+    lines.append(f"| exact | | | | | {exact['mean']:.3f} | {exact['variance']:.3f} | 0 |")
+    lines += ["", "How many times faster `isotherm.sample` is (median over rounds):", ""]
+    lines += [f"- {name}: {value:,.3g}" for name, value in everything["ratios"].items()]
+    packages = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    lines += ["", f"{where['cpu']}, {where['cores']} cores, {where['date']}, commit"]
+    lines += [f"`{where['commit']}`; Python {where['python']}, {packages}.", ""]
+    return "\n".join(lines)
+
+
+def _plot(rows: list[dict], path: Path) -> None:
+    """Draw horizontal bars on a logarithmic scale, with the spread over rounds."""
+    rows = sorted(rows, key=lambda row: row["median"])
+    figure, axis = plt.subplots(figsize=(9, 0.36 * len(rows) + 1), layout="constrained")
+    median = [row["median"] for row in rows]
+    below = [row["median"] - row["min"] for row in rows]
+    above = [row["max"] - row["median"] for row in rows]
+    colors = ["C0" if row["name"].startswith("isotherm") else "0.75" for row in rows]
+    labels = [f"{row['name']} ({row['setting']})" for row in rows]
+    axis.barh(labels, median, color=colors, xerr=(below, above), error_kw={"capsize": 2})
+    axis.set(xscale="log", xlabel="steps per second, one chain (median, minimum to maximum)")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
