@@ -62,6 +62,11 @@ def ratios(rows: list[dict]) -> dict[str, float]:
     return found
 
 
+def rounded(value: float) -> str:
+    """Give two or three digits that mean something."""
+    return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
+
+
 def cells(row: dict) -> list[str]:
     """Format one contestant for a table; too few steps for a score leave a dash."""
     rates = [f"{row[name]:,.0f}" for name in ("median", "min", "max")]
@@ -83,11 +88,12 @@ def print_table(rows: list[dict], exact: dict[str, float]) -> None:
     console = Console(width=140)
     console.print(table)
     for name, value in ratios(rows).items():
-        console.print(f"{name}: {value:,.3g}", highlight=False)
+        console.print(f"{name}: {rounded(value)}", highlight=False)
 
 
 def write_results(rows: list[dict], exact: dict[str, float], where: dict) -> None:
     """Write the JSON, the picture, and the table of the README."""
+    where = where | {"load_average_after": os.getloadavg()[0]}
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     everything = {"machine": where, "exact": exact, "contestants": rows, "ratios": ratios(rows)}
@@ -106,10 +112,17 @@ def _markdown(everything: dict) -> str:
     lines += ["| " + " | ".join(cells(row)) + " |" for row in everything["contestants"]]
     lines.append(f"| exact | | | | | {exact['mean']:.3f} | {exact['variance']:.3f} | 0 |")
     lines += ["", "How many times faster `isotherm.sample` is (median over rounds):", ""]
-    lines += [f"- {name}: {value:,.3g}" for name, value in everything["ratios"].items()]
+    lines += [f"- {name}: {rounded(value)}" for name, value in everything["ratios"].items()]
     packages = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    lines += ["", f"{where['cpu']}, {where['cores']} cores, {where['date']}, commit"]
-    lines += [f"`{where['commit']}`; Python {where['python']}, {packages}.", ""]
+    load = f"{where['load_average_before']:.1f} before and {where['load_average_after']:.1f} after"
+    lines += [
+        "",
+        f"{where['cpu']}, {where['cores']} cores (load average {load}: this run alone is 1),",
+    ]
+    lines += [
+        f"{where['date']}, commit `{where['commit']}`; Python {where['python']}, {packages}.",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -254,3 +254,20 @@ def test_silence_when_nobody_looks(capsys, key):
     )  # pytest is no terminal
     isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_running_averages_survive_a_divergence(key):
+    collect = {"draws": isotherm.draws(), "moments": isotherm.moments()}
+    sampler = isotherm.msgnht(explodes_late, 0.05, integrator="euler")
+    with pytest.raises(isotherm.DivergedError) as caught:
+        isotherm.sample(
+            key, sampler, jnp.zeros(3), NONE, num_draws=5000, num_chains=2, collect=collect
+        )
+    moments = caught.value.run.collected["moments"]
+    assert np.isfinite(moments.mean).all()
+    assert moments.num_draws[0] <= caught.value.run.num_draws
+
+
+def test_data_instead_of_a_policy_is_refused(key):
+    with pytest.raises(ValueError, match=r"batch policy such as isotherm.independent_batches"):
+        isotherm.sample(key, SAMPLER, jnp.zeros(2), (jnp.zeros(3), jnp.zeros(3)), num_draws=1)

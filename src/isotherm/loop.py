@@ -9,6 +9,7 @@ key, its state and $t$, so how a run is cut into chunks does not change a single
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -95,12 +96,16 @@ def sample(
     _check_counts(num_draws, thin, burn_in, num_chains)
     if on_divergence not in ("raise", "continue"):
         raise ValueError(f"`on_divergence` must be 'raise' or 'continue', got {on_divergence!r}.")
+    if not hasattr(batches, "batch"):
+        raise ValueError(
+            "`batches` must be a batch policy such as isotherm.independent_batches((x, y), 100) or "
+            f"isotherm.no_batches(), got {type(batches).__name__}."
+        )
     _warn_about_policy(sampler, batches)
     collectors = {"draws": Draws()} if collect is None else dict(collect)
-    names = tuple(collectors)
     running = {n: c for n, c in collectors.items() if isinstance(c, Running)}
     stacked = {n: c for n, c in collectors.items() if isinstance(c, Draws)}
-    if len(running) + len(stacked) < len(names):
+    if len(running) + len(stacked) < len(collectors):
         raise ValueError("`collect` must map names to isotherm.draws, moments or average objects.")
 
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
@@ -110,7 +115,7 @@ def sample(
     memory = jax.vmap(lambda s: {n: c.start(s) for n, c in running.items()})(state)
     one = jax.tree.map(lambda leaf: leaf[0], state)
     program = _Program(sampler, tuple(running.items()), tuple(stacked.items()), thin)
-    capacity = _capacity(program, one, chain_keys[0], batches, num_chains, num_draws)
+    capacity = _capacity(program, one, num_chains, num_draws)
     host = _HostSide(sampler, state, thin, burn_in, num_chains, on_divergence)
 
     label = f"{sampler.traits.name} x {num_chains}"
@@ -128,13 +133,14 @@ def sample(
         kept = 0
         while kept < num_draws:
             n = min(pace.next(num_draws - kept), capacity)
+            before = memory  # still good if this chunk is not
             state, memory, pieces, finite = _collect(
                 state, memory, chain_keys, batches, n, program=program, capacity=capacity
             )
             pieces = jax.tree.map(lambda page, n=n: np.swapaxes(np.asarray(page)[:n], 0, 1), pieces)
             host.keep(pieces)
             first = burn_in + kept * thin
-            host.check(state, finite, first, first + n * thin, memory, running)
+            host.check(state, finite, first, first + n * thin, before, running)
             pace.took(n)
             kept += n
             bar.advance(n * thin, host.temperature(state), float(pieces[1]["step_size"][0, -1]))
@@ -176,18 +182,14 @@ def _start(sampler: Sampler, position: ArrayTree, keys: Key, per_chain: bool) ->
     return start(position, keys)
 
 
+@dataclass(frozen=True)
 class _Program:
     """What is compiled, in one hashable object: sampler, collectors and thinning."""
 
-    def __init__(self, sampler: Sampler, running: tuple, stacked: tuple, thin: int) -> None:
-        self.parts = (sampler, running, stacked, thin)
-        self.sampler, self.running, self.stacked, self.thin = self.parts
-
-    def __hash__(self) -> int:
-        return hash(self.parts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Program) and self.parts == other.parts
+    sampler: Sampler
+    running: tuple[tuple[str, Running], ...]
+    stacked: tuple[tuple[str, Draws], ...]
+    thin: int
 
     def step(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
         """Take step t of a chain: all randomness comes from the chain's key and t."""
@@ -227,7 +229,7 @@ def _advance(state: Any, keys: Key, batches: BatchPolicy, num_steps: int, *, pro
     return jax.vmap(chain)(state, keys)
 
 
-@partial(jax.jit, static_argnames=("program", "capacity"), donate_argnums=(0, 1))
+@partial(jax.jit, static_argnames=("program", "capacity"), donate_argnums=0)
 def _collect(
     state: Any, memory: Any, keys: Key, batches: BatchPolicy, num_draws: int,
     *, program: _Program, capacity: int,
@@ -237,7 +239,10 @@ def _collect(
         memory = {name: c.update(memory[name], state) for name, c in program.running}
         return state, memory, program.observe(state, info)
 
-    all_chains = jax.vmap(draw)
+    alone = keys.shape[0] == 1
+    if alone:  # without a batch axis XLA makes a tighter loop
+        state, memory, keys = jax.tree.map(lambda x: x[0], (state, memory, keys))
+    all_chains = draw if alone else jax.vmap(draw)
 
     def keep(i: jax.Array, carry: tuple) -> tuple:
         state, memory, pages = carry
@@ -250,22 +255,18 @@ def _collect(
     shapes = jax.eval_shape(all_chains, state, memory, keys)[2]
     pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
     state, memory, pages = jax.lax.fori_loop(0, num_draws, keep, (state, memory, pages))
+    if alone:
+        state, memory = jax.tree.map(lambda x: x[None], (state, memory))
+        pages = jax.tree.map(lambda page: page[:, None], pages)
     return state, memory, pages, jax.vmap(_finite)(state)
 
 
-def _capacity(
-    program: _Program, state: Any, key: Key, batches: BatchPolicy, num_chains: int, num_draws: int
-) -> int:
-    """How many draws fit on the device at once; also the first trace, so it finds bad gradients."""
-    after, kept = jax.eval_shape(
-        lambda s: (lambda out: (out[0], program.observe(*out)))(program.draw(s, key, batches)),
-        state,
-    )
-    if jax.tree.structure(after) != jax.tree.structure(state):
-        raise ValueError(
-            "The sampler's step returns a state of another structure than it was given."
-        )
-    size = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(kept)) * num_chains
+def _capacity(program: _Program, state: Any, num_chains: int, num_draws: int) -> int:
+    """How many draws fit on the device at once."""
+    num_leaves = len(jax.tree.leaves(state.position))
+    info = StepInfo(jnp.zeros(()), jnp.zeros(num_leaves))
+    kept = jax.tree.leaves(jax.eval_shape(program.observe, state, info))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in kept) * num_chains
     return max(1, min(num_draws, CHUNK_BYTES // size))
 
 

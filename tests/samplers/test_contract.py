@@ -14,21 +14,21 @@ FACTORIES = {
     "sgld": isotherm.sgld,
     "psgld": isotherm.psgld,
     "sgrld": isotherm.sgrld,
-    **{
-        f"{name}-{word}": lambda g, h, f=factory, w=word, **kw: f(g, h, integrator=w, **kw)
-        for name, factory in {
-            "sghmc": isotherm.sghmc,
-            "sgnht": isotherm.sgnht,
-            "msgnht": isotherm.msgnht,
-        }.items()
-        for word in ("euler", *NAMED_WORDS)
-    },
+    "sghmc": isotherm.sghmc,
+    "sghmc-BAOAB": lambda g, h, **kw: isotherm.sghmc(g, h, integrator="BAOAB", **kw),
+    "sgnht": isotherm.sgnht,
     "sgnht-per_tensor": lambda g, h, **kw: isotherm.sgnht(g, h, thermostat="per_tensor", **kw),
+    **{
+        f"msgnht-{word}": lambda g, h, w=word, **kw: isotherm.msgnht(g, h, integrator=w, **kw)
+        for word in (
+            "euler",
+            *NAMED_WORDS,
+            "NBKADKBN",
+            "ADKBNBKDA",  # two kicks with one gradient
+            "AKADODAKA",  # two gradients
+        )
+    },
     "msgnht-full": lambda g, h, **kw: isotherm.msgnht(g, h, thermostat="full_matrix", **kw),
-    "msgnht-own-word": lambda g, h, **kw: isotherm.msgnht(g, h, integrator="NBKADKBN", **kw),
-    "msgnht-two-gradients": lambda g, h, **kw: isotherm.msgnht(g, h, integrator="ADKBNBKDA", **kw),
-    "msgnht-two-kicks": lambda g, h, **kw: isotherm.msgnht(g, h, integrator="KADBNBDAK", **kw),
-    "msgnht-three-drifts": lambda g, h, **kw: isotherm.msgnht(g, h, integrator="AKADODAKA", **kw),
 }
 THINGS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES.keys())
 
@@ -83,9 +83,10 @@ def test_double_precision_stays_double(key, factory):
 def test_same_key_same_draw_and_another_key_another(key, factory):
     sampler = factory(pull_to_one, 0.1)
     state = sampler.init(position(), key)
-    one, again, other = (sampler.step(k, state, None)[0] for k in (key, key, random.fold(key, 1)))
+    step = jax.jit(sampler.step)
+    one, again, other = (step(k, state, None)[0] for k in (key, key, random.fold(key, 1)))
     jax.tree.map(np.testing.assert_array_equal, one, again)
-    after = sampler.step(key, one, None)[0], sampler.step(key, other, None)[0]
+    after = step(key, one, None)[0], step(key, other, None)[0]
     assert not np.allclose(after[0].position["w"], after[1].position["w"])
 
 
@@ -112,22 +113,22 @@ def test_step_sizes_can_be_mapped_over(key, factory):
     def final(h):
         sampler = factory(pull_to_one, h)
         state = sampler.init(position(), key)
-        for i in range(3):
+        for i in range(2):
             state, _ = sampler.step(random.fold(key, i), state, None)
         return state.position["w"]
 
     together = jax.jit(jax.vmap(final))(jnp.array([0.05, 0.1]))
     for i, h in enumerate([0.05, 0.1]):
-        np.testing.assert_allclose(together[i], final(h), rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(together[i], jax.jit(final)(h), rtol=2e-5, atol=2e-6)
 
 
 @THINGS
 def test_any_optax_schedule_is_a_step_size(key, factory):
     sampler = factory(pull_to_one, optax.linear_schedule(0.2, 0.1, 2))
     state = sampler.init(position(), key)
-    sizes = []
+    sizes, step = [], jax.jit(sampler.step)
     for _ in range(4):
-        state, info = sampler.step(key, state, None)
+        state, info = step(key, state, None)
         sizes.append(float(info.step_size))
     np.testing.assert_allclose(sizes, [0.2, 0.15, 0.1, 0.1], rtol=1e-6)
 
@@ -195,3 +196,36 @@ def test_zero_is_a_legal_thermostat_and_zero_diffusion_makes_no_noise(key):
     state = sampler.init(jnp.zeros(2), key)
     assert state.thermostat.tolist() == [0.0, 0.0]
     sampler.step(key, state, None)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "settings"),
+    [
+        (isotherm.sghmc(pull_to_one, 0.1, 0.7), {"thermostat": "fixed"}),
+        (isotherm.sgnht(pull_to_one, 0.1, 0.7), {"thermostat": "scalar"}),
+        (isotherm.msgnht(pull_to_one, 0.1, 0.7), {"thermostat": "per_coordinate"}),
+        (
+            isotherm.sgnht(
+                pull_to_one, 0.1, 0.7, thermostat="per_tensor", thermostat_mass=2.0,
+                integrator="euler", temperature=0.5, initial_thermostat=0.0, noise="three-point",
+            ),
+            {
+                "thermostat": "per_tensor", "thermostat_mass": 2.0, "integrator": "euler",
+                "temperature": 0.5, "initial_thermostat": 0.0, "noise": "three-point",
+            },
+        ),
+        (
+            isotherm.sghmc(pull_to_one, 0.1, 0.7, noise_estimate=0.2, integrator="OBABO"),
+            {"thermostat": "fixed", "initial_thermostat": 0.7, "integrator": "OBABO"},
+        ),
+    ],
+)  # fmt: skip
+def test_names_are_points_of_one_family(key, sampler, settings):
+    """The law tests are of `langevin`; a named sampler is a call of it with nothing lost."""
+    diffusion = 0.5 if settings.get("initial_thermostat") == 0.7 else 0.7
+    family = isotherm.langevin(pull_to_one, 0.1, diffusion, **settings)
+    one, other = (s.init(position(), key) for s in (sampler, family))
+    for i in range(3):
+        one, other = (jax.jit(s.step)(random.fold(key, i), x, None)[0]
+                      for s, x in ((sampler, one), (family, other)))  # fmt: skip
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), one, other)

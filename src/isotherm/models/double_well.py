@@ -40,6 +40,11 @@ def gradient(position: jax.Array, batch: Batch) -> jax.Array:
     return -(((4 * x + 3) * x - 26) * x - 1) / 14
 
 
+def curvature(x: Any) -> Any:
+    r"""Evaluate $U''$ at each number of an array."""
+    return ((12 * x + 6) * x - 26) / 14
+
+
 def noisy_gradient(step_size: float | jax.Array, level: float | jax.Array = 1.0) -> GradFn:
     r"""Make a gradient with white noise of covariance $2B$ per unit time.
 

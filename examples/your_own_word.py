@@ -1,0 +1,47 @@
+"""Write an integrator of your own, ask for its order, and sample with it.
+
+A word is read from left to right: A drift, D heating, B damping, K kick, N noise, O damping and
+noise together. A letter that occurs n times lasts h/n each time. Needs sympy for the order:
+pip install "isotherm[order]".
+
+    python examples/your_own_word.py
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import isotherm
+from isotherm.dynamics.order import local_order
+from isotherm.models import double_well
+
+MINE = "DAKOKAD"
+
+# A word that cannot be a sampler is refused, with a reason.
+for wrong in ("DAKO", "ADBDA", "ABZBA"):
+    try:
+        isotherm.parse(wrong)
+    except ValueError as error:
+        print(error)
+
+word = isotherm.parse(MINE)
+proof = local_order(word.letters)  # by algebra, for any potential
+print(f"\n{MINE}: {word.num_gradients} gradient per step, order {proof.order}")
+moments = list(proof.leading_error)
+print(f"its error h^{proof.order + 1} first shows in {len(moments)} moments, one is {moments[0]}:")
+print(f"    {proof.leading_error[moments[0]]}")
+
+# The double well has exact expectations, so the bias of a step size can be seen.
+key, exact = jax.random.key(0), double_well.expectation(lambda x: x**2)
+start = double_well.exact_draws(jax.random.key(1), 500)
+print(f"\nE[x^2] on the double well is {exact:.3f}; with exact gradients at h = 0.2:")
+for name in (MINE, "ABOBA", "euler"):
+    sampler = isotherm.msgnht(
+        double_well.gradient, 0.2, diffusion=1.0, thermostat_mass=10.0, integrator=name
+    )
+    run = isotherm.sample(
+        key, sampler, start, isotherm.no_batches(), num_draws=4000, thin=2, num_chains=500,
+        position_per_chain=True, collect={"square": isotherm.average(jnp.square)},
+    )  # fmt: skip
+    squares = np.asarray(run.collected["square"], np.float64)
+    print(f"    {name:8} {squares.mean():.3f} ± {squares.std() / np.sqrt(len(squares)):.3f}")
