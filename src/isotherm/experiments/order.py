@@ -5,11 +5,11 @@ function; averages over a long run are then off by $O(h^K)$. The paper proves K 
 step (Lemma 1) and K = 2 for its symmetric splitting, here called ABOBA (Lemma 2). We look at these,
 at every other word that isotherm knows by name, and at one that is not symmetric, in three ways.
 
-- *Symbolic*: both sides expanded in powers of h by computer algebra, with any potential, for
-  Gaussian and for three-point noise. That is a proof, for each word and each of the five
-  thermostats.
+- *Symbolic*: both sides expanded in powers of h by computer algebra, with any potential. That is a
+  proof, for each word and each of the five thermostats; with three-point noise it only asks whether
+  terms through $h^2$ agree, so that 2 means at least 2.
 - *Local error*: one step of the code itself, its noise integrated out by quadrature, against
-  $e^{hL}$, for a wave $f(x) = e^{ikx}$, on coupled double wells in two or three dimensions. No Monte
+  $e^{h L}$, for a wave $f(x) = e^{i k x}$, on coupled double wells in two or three dimensions. No Monte
   Carlo here; the slope against h should be K + 1.
 - *Stationary bias*: long runs of many chains on the double well with D = 1 and $\mu$ = 10, started
   from exact draws. The slope against h should be K.
@@ -24,7 +24,10 @@ $-h/2$. In one dimension all adaptive thermostats are the same, so `per_coordina
 word that kicks once per step, as ABOBA does, remains what it is: the noise of its kick is as good as
 the letter N. A word that cuts the kick in two uses the same noise twice, half a kick then brings a
 quarter of the variance instead of half, and the word falls to first order. (BADODAB, which
-shares a gradient between two steps, does so only in averages over momenta.)
+shares a gradient between two steps, does so only in averages over momenta.) To save time only
+`compared_words` are run with noisy gradients, with three-point noise and with a fixed friction; with
+all words given, the slopes with noisy gradients were 1.0 to 1.1 for OBABO, ABDODBA and DOBABOD, which
+split their kick, and 2.0 for OABAO, which does not.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -40,8 +43,9 @@ from matplotlib.figure import Figure
 from isotherm import random
 from isotherm.dynamics.integrators import NAMED_WORDS, Integrator, parse
 from isotherm.dynamics.langevin import LangevinState, langevin
-from isotherm.dynamics.measure import NODES, local_errors, power_law, time_average
+from isotherm.dynamics.measure import local_errors, power_law, time_average
 from isotherm.dynamics.order import THERMOSTATS, local_order
+from isotherm.dynamics.symbolic import load_sympy
 from isotherm.experiments.contract import Claim, Say
 from isotherm.models import double_well
 from isotherm.report.figures import panels
@@ -79,7 +83,7 @@ class Config:
     first_order_step_sizes: tuple[float, ...] = (0.025, 0.05, 0.1)
     second_order_step_sizes: tuple[float, ...] = (0.1, 0.2, 0.3)
     num_chains: int = 1_000
-    num_steps: int = 8_000
+    num_steps: int = 10_000
     burn_in: int = 1_000
     thermostat_mass: float = 10.0
 
@@ -90,14 +94,15 @@ class Config:
 
 SMOKE = Config(
     words=("euler", "ADBKN", "ABOBA"),
-    compared_words=("euler", "ABOBA"),
-    thermostats=("fixed", "per_coordinate"),
+    compared_words=("ABOBA",),
+    thermostats=("per_coordinate",),
     num_steps=4_000,
 )
 
 
 def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
     """Find the orders by long runs, by one step, and by algebra."""
+    load_sympy()  # or say at once that it is missing
     words = [parse(word, symmetric=False) for word in config.words]
     with ThreadPoolExecutor(1) as background:
         chains = background.submit(_stationary_biases, config, words, key, say)
@@ -109,13 +114,19 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
     symbolic = []
     for thermostat in config.thermostats:
         say(f"Algebra: {thermostat} thermostat")
-        orders = [[local_order(w.letters, thermostat, noise=n).order for n in NODES] for w in words]
-        symbolic.append(orders)
+        symbolic.append([_symbolic_orders(word, thermostat) for word in words])
     slopes, _ = power_law(config.local_step_sizes, np.array(local))
     return {
         "symbolic": np.array(symbolic), "local": np.array(local), "local_order": slopes - 1,
         **stationary,
     }  # fmt: skip
+
+
+def _symbolic_orders(word: Integrator, thermostat: str) -> tuple[int, int]:
+    """Find the order with Gaussian noise, and whether it is at least 2 with three-point noise."""
+    gaussian = local_order(word.letters, thermostat)
+    three_point = local_order(word.letters, thermostat, noise="three_point", max_order=1)
+    return gaussian.order, three_point.order
 
 
 def _wells(x: jax.Array) -> jax.Array:
@@ -291,7 +302,8 @@ def _style(w: int, **kwargs: Any) -> dict[str, Any]:
 
 def _plot_local(config: Config, result: dict[str, np.ndarray]) -> Figure:
     figure, (left, right) = panels(2, width=4.4, height=3.7)
-    shown = config.thermostats.index("per_coordinate")
+    name = "per_coordinate" if "per_coordinate" in config.thermostats else config.thermostats[0]
+    shown = config.thermostats.index(name)
     h, places = np.array(config.local_step_sizes), np.arange(len(config.thermostats))
     for w, word in enumerate(config.words):
         gaussian, three_point = result["local"][shown, w]
@@ -304,7 +316,7 @@ def _plot_local(config: Config, result: dict[str, np.ndarray]) -> Figure:
     _reference(left, h, 2.0 * result["local"][shown, :, 0, 0].max(), 2, "bottom")
     _reference(left, h, 0.4 * result["local"][shown, :, 0, 0].min(), 3, "top")
     _logarithmic(left, h)
-    left.set(ylabel="error of one step", title="One step, per_coordinate thermostat")
+    left.set(ylabel="error of one step", title=f"One step, {name} thermostat")
     right.set_xticks(places, [name.replace("_", "\n") for name in config.thermostats])
     right.set(ylabel="slope of the error - 1", title="All thermostats", ylim=(0.7, 2.3))
     figure.legend(loc="outside lower center", ncols=4)
@@ -330,9 +342,8 @@ def _plot_stationary(config: Config, result: dict[str, np.ndarray]) -> Figure:
         _reference(ax, np.array(config.first_order_step_sizes), 0.035, 1, "bottom")
         _reference(ax, np.array(config.second_order_step_sizes), 0.004, 2, "top")
         _logarithmic(ax, ticks)
-        ax.set_title(name.capitalize())
+        ax.set(ylabel="stationary bias", title=name.capitalize())
         ax.label_outer()
-        ax.set_ylabel("stationary bias")
     figure.legend(loc="outside lower center", ncols=4)
     figure.set_label(
         "Stationary bias on the double well against the step size. Error bars are two standard "

@@ -3,8 +3,8 @@ r"""Does the symmetric splitting converge faster in the number of steps?
 After T steps of size h the time average of a function is off by a bias and has a mean squared error (MSE)
 of, by Lemma 3,
 
-- bias: $C_1/(Th) + C_2 h^K$, the start being forgotten and the error of the integrator;
-- MSE: $V/(Th) + C_2^2 h^{2K}$, the same with the variance instead of the start.
+- bias: $C_1/(T h) + C_2 h^K$, the start being forgotten and the error of the integrator;
+- MSE: $V/(T h) + C_2^2 h^{2K}$, the same with the variance instead of the start.
 
 A long run calls for a small step. With the best choice, $h \propto T^{-1/(K+1)}$ for the bias and
 $h \propto T^{-1/(2K+1)}$ for the MSE, Euler (K = 1) converges like $T^{-1/2}$ and $T^{-2/3}$, the
@@ -20,7 +20,7 @@ are such that both terms weigh about the same in the middle of the range.
 
 *Start.* Always $\theta$ = -3, at the bottom of the deeper well. For the bias the friction starts at 2,
 too high: the chains begin too cold, $C_1$ is about -40 and has the sign of $C_2$. For the MSE it starts
-at 1; Lemma 3 counts the start out there, since its square falls like $(Th)^{-2}$, but from 2 it would still
+at 1; Lemma 3 counts the start out there, since its square falls like $(T h)^{-2}$, but from 2 it would still
 be felt at $T = 10^4$.
 """
 
