@@ -1,4 +1,4 @@
-"""The command line: list, run, report.
+"""The command line: list, run, report, data.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails,
 2 a usage or configuration error, 130 interrupted. Whatever is slow to import is imported inside
@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from isotherm.cli import data
 from isotherm.experiments import registry
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
 
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(registry.EXPERIMENTS)}.")]
 

@@ -1,0 +1,1 @@
+"""Readers, and a registry of files with their checksums: NumPy, no JAX."""
