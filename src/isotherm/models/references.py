@@ -13,7 +13,6 @@ effective sample sizes.
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -231,6 +230,8 @@ def logistic_posterior(
     """
     x, y = _check_data(x, y)
     _require_positive(num_chains=num_chains, num_draws=num_draws)
+    if burn_in < 0:
+        raise ValueError(f"`burn_in` must not be negative, got {burn_in}.")
     variance = _prior(prior_variance, x)
     if num_classes < 2 or not np.isin(y, np.arange(num_classes)).all():
         raise ValueError(
@@ -351,6 +352,7 @@ def _store(path: Path | None, key: str, draws: np.ndarray, settings: dict[str, A
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as stream:
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with part.open("wb") as stream:
         np.savez(stream, draws=draws, key=np.array(key), settings=np.array(json.dumps(settings)))
-    os.replace(stream.name, path)
+    os.replace(part, path)

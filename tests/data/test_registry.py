@@ -1,0 +1,211 @@
+"""The registry finds files, knows wrong ones, and downloads nothing it has not checked."""
+
+import gzip
+import hashlib
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from isotherm.data import registry
+from isotherm.data.registry import ChecksumError, DataNotFoundError, Dataset, File
+
+CONTENT = {"one": b"first file\n", "two": b"second file\n" * 100}
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serve a folder on this machine; yields its address and the folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(folder)))
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield f"http://127.0.0.1:{httpd.server_port}", folder
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def toy(server, monkeypatch):
+    """A dataset of two files: one served gzipped, two as it is, both with a dead first source."""
+    address, folder = server
+    packed = gzip.compress(CONTENT["one"])
+    (folder / "one.gz").write_bytes(packed)
+    (folder / "two").write_bytes(CONTENT["two"])
+    files = [
+        File(
+            name,
+            len(content),
+            sha256(content),
+            (f"{address}/dead/{name}", f"{address}/{name}{end}"),
+        )
+        for (name, content), end in zip(CONTENT.items(), (".gz", ""), strict=True)
+    ]
+    files[0] = files[0]._replace(sha256_gz=sha256(packed))
+    known = {"toy": Dataset("toy", "A toy", "none", tuple(files))}
+    monkeypatch.setattr(registry, "datasets", lambda: known)
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Four data folders: the environment's, two beside, the cache; none is there yet."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("ISOTHERM_DATA", str(tmp_path / "environment"))
+    monkeypatch.setattr(registry, "_user_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(registry, "__file__", str(tmp_path / "root/co/src/isotherm/data/r.py"))
+    (tmp_path / "root/co").mkdir(parents=True)
+    (tmp_path / "root/co/pyproject.toml").touch()
+    names = ["environment", "shared/data", "root/shared/data", "cache"]
+    return [tmp_path / name for name in names]
+
+
+def put(folder, name="one", content=None, dataset="toy"):
+    path = folder / dataset / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(CONTENT[name.removesuffix(".gz")] if content is None else content)
+    return path
+
+
+def test_the_order_of_search(toy, places, tmp_path):
+    for folder in reversed(places):
+        path = put(folder)
+        assert registry.locate("toy", files=["one"]) == {"one": path}
+    assert registry.data_folders() == places
+    own = put(tmp_path / "own")
+    assert registry.locate("toy", tmp_path / "own", ["one"]) == {"one": own}
+
+
+def test_a_folder_given_is_the_only_one_searched(toy, places, tmp_path):
+    put(places[0]), put(places[0], "two")
+    with pytest.raises(DataNotFoundError, match="toy/one"):
+        registry.locate("toy", tmp_path / "own")
+
+
+def test_without_environment_or_checkout_there_is_the_cache(toy, places, tmp_path, monkeypatch):
+    monkeypatch.delenv("ISOTHERM_DATA")
+    assert registry.data_folders() == [places[3]]
+    assert registry.download_folder("toy") == places[3] / "toy"
+
+
+def test_missing_data_say_where_they_were_sought_and_how_to_get_them(toy, places):
+    put(places[3])
+    with pytest.raises(FileNotFoundError) as caught:
+        registry.locate("toy")
+    message = str(caught.value)
+    assert "`toy/two`" in message and "toy/one" not in message
+    assert str(places[0]) in message and str(places[3]) in message
+    assert "isotherm data fetch toy" in message
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="Unknown dataset `a9`: did you mean `a9a`"):
+        registry.locate("a9")
+    with pytest.raises(ValueError, match="`a9a` has no file `b`"):
+        registry.locate("a9a", files=["b"])
+
+
+def test_verify_plain_and_gzipped(toy, tmp_path):
+    put(tmp_path, "one.gz", gzip.compress(CONTENT["one"], compresslevel=1))
+    assert [c.state for c in registry.verify("toy", tmp_path)] == ["ok", "missing"]
+    put(tmp_path, "two", CONTENT["two"][:-1])
+    assert [c.state for c in registry.verify("toy", tmp_path)] == ["ok", "wrong checksum"]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"", lambda b: b"no gzip"])
+def test_a_damaged_gzip_has_the_wrong_checksum(toy, tmp_path, damage):
+    put(tmp_path, "one.gz", damage(gzip.compress(CONTENT["one"])))
+    assert registry.verify("toy", tmp_path)[0].state == "wrong checksum"
+
+
+def test_fetch_tries_the_next_source_and_verifies(toy, places):
+    checks = registry.fetch("toy")
+    folder = places[0] / "toy"
+    assert [c.path for c in checks] == [folder / "one.gz", folder / "two"]
+    assert {c.state for c in checks} == {"ok"}
+    shutil.rmtree(toy)  # what is there is not fetched again
+    assert registry.fetch("toy") == checks
+
+
+def test_fetch_mends_a_wrong_file(toy, tmp_path):
+    put(tmp_path, "two", b"wrong")
+    assert {c.state for c in registry.fetch("toy", tmp_path)} == {"ok"}
+
+
+def test_fetch_keeps_nothing_with_a_wrong_checksum(toy, tmp_path, monkeypatch):
+    (toy / "two").write_bytes(b"something else")
+    one, two = registry.find("toy").files
+    only = {"toy": Dataset("toy", "", "", (one, two._replace(urls=two.urls[1:])))}
+    monkeypatch.setattr(registry, "datasets", lambda: only)
+    with pytest.raises(ChecksumError, match=r"`two`.*another checksum"):
+        registry.fetch("toy", tmp_path)
+    assert [path.name for path in (tmp_path / "toy").iterdir()] == ["one.gz"]
+
+
+def test_fetch_says_which_source_failed(toy, tmp_path):
+    shutil.rmtree(toy)
+    with pytest.raises(OSError, match=r"`one`: .*/dead/one does not answer \(HTTPError\); "):
+        registry.fetch("toy", tmp_path)
+
+
+def test_fetch_without_a_source_says_so_after_getting_the_rest(toy, tmp_path, monkeypatch):
+    one, two = registry.find("toy").files
+    only = {"toy": Dataset("toy", "", "", (one._replace(urls=()), two))}
+    monkeypatch.setattr(registry, "datasets", lambda: only)
+    with pytest.raises(DataNotFoundError, match="`one` of `toy` cannot be downloaded"):
+        registry.fetch("toy", tmp_path)
+    assert (tmp_path / "toy" / "two").read_bytes() == CONTENT["two"]
+
+
+def test_fetch_drives_a_progress_bar(toy, tmp_path):
+    class Bar:
+        total, seen = 0, 0
+
+        def update(self, count):
+            self.seen += count
+
+        def reset(self):
+            pass
+
+        def close(self):
+            pass
+
+    bar = Bar()
+    registry.fetch("toy", tmp_path, progress=bar)
+    assert bar.seen > len(CONTENT["two"])
+
+
+def test_the_registry_is_well_formed():
+    for name, dataset in registry.datasets().items():
+        assert name == dataset.name and dataset.title and dataset.licence and dataset.files
+        for file in dataset.files:
+            assert len(file.sha256) == 64 and file.bytes > 0 and not file.name.endswith(".gz")
+            for url in file.urls:
+                assert url.startswith("https://")
+                assert not url.endswith(".gz") or len(file.sha256_gz) == 64
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("name", registry.datasets())
+def test_the_real_files_are_those_registered(name):
+    for file, path, state in registry.verify(name, SHARED):
+        assert state == "ok", file.name
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            assert sum(map(len, iter(lambda s=stream: s.read(2**20), b""))) == file.bytes
