@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "isotherm"
-author = "the isotherm developers"
+author = copyright = "the isotherm developers"
 release = version = installed_version("isotherm")
 
 extensions = [
@@ -28,6 +28,8 @@ napoleon_use_rtype = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 python_maximum_signature_line_length = 88
+python_trailing_comma_in_multi_line_signatures = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_math_renderer = "mathml"

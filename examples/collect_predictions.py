@@ -48,7 +48,7 @@ keep = {
 }
 run = isotherm.sample(
     key, isotherm.msgnht(grad_fn, STEP, diffusion=1.0), mode, batches,
-    num_draws=1000, thin=20, burn_in=5000, num_chains=4, collect=keep,
+    num_draws=500, thin=20, burn_in=5000, num_chains=4, collect=keep,
 )  # fmt: skip
 curve = run.collected["curve"]
 table = [grid, np.sin(4 * grid), curve.mean((0, 1)), curve.std((0, 1))]

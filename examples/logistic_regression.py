@@ -54,6 +54,6 @@ reference = posterior_sd(
 )
 for name, start in {"plain": plain, "natural": natural}.items():
     sampler = isotherm.msgnht(grad_fn, **start.settings)
-    sd = posterior_sd(sampler, start.position, batches, num_draws=1500, thin=20, burn_in=2000)
+    sd = posterior_sd(sampler, start.position, batches, num_draws=1000, thin=20, burn_in=2000)
     ratios = " ".join(f"{ratio:.2f}" for ratio in np.sort(sd / reference))
     print(f"{name:7} coordinates, h = {start.step_size:.4f}: sd over the reference {ratios}")

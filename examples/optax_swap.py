@@ -13,7 +13,7 @@ import optax
 
 import isotherm
 
-SIZE, BATCH, NUM_STEPS = 60, 20, 10_000
+SIZE, BATCH, NUM_STEPS = 60, 20, 8_000
 
 
 def simulate(key, size):

@@ -98,7 +98,7 @@ def test_weights_need_not_be_stored(key):
     assert run.draws is None
     assert run.collected["mean"].shape == (1, 3)
     assert run.stats["kinetic_temperature"].shape == (1, 50, 1)
-    assert "mean" in str(run.summary())
+    assert "temperature of position" in str(run.summary())
 
 
 def test_statistics_say_what_the_sampler_does(key):
@@ -174,6 +174,7 @@ def test_a_thermostat_with_sweeps_warns_with_reason_and_remedy(key, policy):
         ({"num_draws": 2**31}, "at most 2"),
         ({"on_divergence": "hope"}, "`on_divergence` must be"),
         ({"collect": {"x": lambda x: x}}, "`collect` must map names"),
+        ({"collect": isotherm.draws()}, "`collect` must map names"),
     ],
 )
 def test_bad_settings_are_refused(key, setting, message):
@@ -271,3 +272,22 @@ def test_running_averages_survive_a_divergence(key):
 def test_data_instead_of_a_policy_is_refused(key):
     with pytest.raises(ValueError, match=r"batch policy such as isotherm.independent_batches"):
         isotherm.sample(key, SAMPLER, jnp.zeros(2), (jnp.zeros(3), jnp.zeros(3)), num_draws=1)
+
+
+def test_other_misuse_is_refused(key):
+    with pytest.raises(ValueError, match="`key` must be a typed key"):
+        isotherm.sample(0, SAMPLER, jnp.zeros(2), NONE, num_draws=1)
+    run = isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=1, num_chains=2)
+    with pytest.raises(ValueError, match="`state` has 2 chains, but `num_chains` is 1"):
+        isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=1, state=run.state)
+    with pytest.raises(ValueError, match="`coordinates` must come from"):
+        isotherm.msgnht(normal, 0.1, coordinates="eigenbasis")
+
+
+def test_a_frozen_chain_is_called_by_its_name(key):
+    """Thrown far away, a splitting thermostat can stop dead without leaving the real numbers."""
+    run = isotherm.sample(
+        key, isotherm.msgnht(explodes_late, 0.1), jnp.zeros(20), NONE, num_draws=500
+    )
+    assert not run.diverged.any()
+    assert "WARNING: a kinetic temperature is far from 1" in str(run.summary())

@@ -32,6 +32,7 @@ SOURCES = {
         key, how=lambda k, i: random.fold(random.fold(k, i % 16), i // 16)
     ),
     "leaves": streams_of_bits,
+    "key zero": lambda key: grid_of_bits(jax.random.key(0)),
     "jax keys": lambda key: np.asarray(
         jax.vmap(lambda k: random.bits(k, (512,)))(jax.random.split(key, 512))
     ),
@@ -149,6 +150,13 @@ def test_keys_of_other_implementations_work(key):
     assert (
         stats.kstest(np.asarray(random.gaussian(folded, jnp.zeros(10_000))), "norm").pvalue > 1e-3
     )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31])
+def test_no_key_makes_the_first_number_extreme(seed):
+    first = np.asarray(random.gaussian(jax.random.key(seed), jnp.zeros(4)))
+    assert np.abs(first).max() < 4
+    assert int(random.bits(jax.random.key(seed))) != 0
 
 
 def test_fold_never_collides_for_one_key(key):

@@ -89,6 +89,10 @@ def test_misuse_is_refused(key):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
     with pytest.raises(ValueError, match="`curvature` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, curvature="ricci")
+    with pytest.raises(ValueError, match=r"must come from isotherm.minibatch_gradient"):
+        isotherm.warm_start(key, lambda w, b: -w, jnp.zeros(5), BATCHES)
+    with pytest.raises(ValueError, match="must hold the data"):
+        isotherm.find_mode(key, GRADIENT, jnp.zeros(5), isotherm.no_batches())
     with pytest.raises(ValueError, match="2000 rows"):
         short = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), 10)
         isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)

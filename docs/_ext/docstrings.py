@@ -59,12 +59,10 @@ def _end_of_block(lines: list[str], start: int) -> int:
     """Find where a formula, a table, a doctest, a paragraph or a gap ends."""
     first = lines[start].strip()
     if first.startswith("$$"):
-        closing = start
-        while not lines[closing].rstrip().endswith("$$") or lines[closing].strip() == "$$" == first:
-            closing += 1
-            if lines[closing].rstrip().endswith("$$"):
-                break
-        return closing + 1
+        if len(first) > 2 and first.endswith("$$"):
+            return start + 1
+        closing = (i for i in range(start + 1, len(lines)) if lines[i].rstrip().endswith("$$"))
+        return next(closing, len(lines) - 1) + 1
     if not first:
         return start + 1
     end = start + 1

@@ -1,33 +1,46 @@
 """Formulas as MathML, which browsers draw themselves: no script, no font and no network."""
 
+import html
 import re
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
 
 # What docutils does not know, in words that it does.
 SPELLINGS = {
     r"\\dots\b": r"\\ldots",
-    r"\\[Bb]ig[gG]?(?=[/|(\[)\]\\])(?!l|r)": "",
+    r"\\[Bb]ig(?=/)": "",
+    r"(\\hat\s*\w)_": r"{\1{}}_",  # else the index goes below the letter
     r"\\([td]?frac)(\d)": r"\\\1{\2}",
     r"\\([td]?frac\{\d\})(\d)": r"\\\1{\2}",
 }
 
 
 def to_mathml(latex: str, block: bool = False) -> str:
-    """Translate a formula; raises a MathError for what is not understood."""
+    """Translate a formula; raises a `MathError` for what is not understood."""
     for pattern, spelling in SPELLINGS.items():
         latex = re.sub(pattern, spelling, latex)
     return tex2mathml(latex, as_block=block)
 
 
+def _render(node: nodes.Element, block: bool) -> str:
+    try:
+        return to_mathml(node.astext(), block)
+    except MathError as error:
+        message = "%s in the formula %r: see docs/_ext/mathml.py"
+        logging.getLogger(__name__).warning(message, error, node.astext(), location=node)
+        return f"<code>{html.escape(node.astext())}</code>"
+
+
 def _visit_inline(self, node: nodes.math) -> None:
-    self.body.append(to_mathml(node.astext()))
+    self.body.append(_render(node, block=False))
     raise nodes.SkipNode
 
 
 def _visit_block(self, node: nodes.math_block) -> None:
-    self.body.append(f'<div class="math">{to_mathml(node.astext(), block=True)}</div>\n')
+    self.body.append(f'<div class="math">{_render(node, block=True)}</div>\n')
     raise nodes.SkipNode
 
 

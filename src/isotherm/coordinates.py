@@ -101,6 +101,18 @@ class Dense:
         return self.basis.T @ ravel_pytree(grads)[0]
 
 
+def as_coordinates(coordinates: Coordinates | None) -> Coordinates:
+    """Take the identity for nothing; refuse what cannot push and pull."""
+    if coordinates is None:
+        return Identity()
+    if not (hasattr(coordinates, "push") and hasattr(coordinates, "pull")):
+        raise ValueError(
+            "`coordinates` must come from isotherm.warm_start, isotherm.eigenbasis or "
+            f"isotherm.diagonal, got {coordinates!r}."
+        )
+    return coordinates
+
+
 def _flat_dtype(tree: ArrayTree) -> jnp.dtype:
     return jnp.result_type(*jax.tree.leaves(tree))
 

@@ -93,6 +93,8 @@ def sample(
     >>> run.draws.shape
     (4, 100, 2)
     """
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise ValueError(f"`key` must be a typed key, as jax.random.key(0) makes it, got {key!r}.")
     _check_counts(num_draws, thin, burn_in, num_chains)
     if on_divergence not in ("raise", "continue"):
         raise ValueError(f"`on_divergence` must be 'raise' or 'continue', got {on_divergence!r}.")
@@ -102,6 +104,8 @@ def sample(
             f"isotherm.no_batches(), got {type(batches).__name__}."
         )
     _warn_about_policy(sampler, batches)
+    if collect is not None and not isinstance(collect, Mapping):
+        raise ValueError("`collect` must map names to isotherm.draws, moments or average objects.")
     collectors = {"draws": Draws()} if collect is None else dict(collect)
     running = {n: c for n, c in collectors.items() if isinstance(c, Running)}
     stacked = {n: c for n, c in collectors.items() if isinstance(c, Draws)}
@@ -111,6 +115,10 @@ def sample(
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
     if state is None:
         state = _start(sampler, position, chain_keys, position_per_chain)
+    elif state.step_index.shape != (num_chains,):
+        raise ValueError(
+            f"`state` has {state.step_index.size} chains, but `num_chains` is {num_chains}."
+        )
     state = jax.tree.map(jnp.copy, state)  # chunks reuse its memory; the caller's stays as it is
     memory = jax.vmap(lambda s: {n: c.start(s) for n, c in running.items()})(state)
     one = jax.tree.map(lambda leaf: leaf[0], state)

@@ -4,9 +4,9 @@ A stochastic-gradient sampler at the price of SGD cannot afford to write its noi
 JAX's own generators do, and more than double the cost of a step on a CPU. Here every number is a
 pure function of *(key, element index)*,
 
-$$ \operatorname{bits}(k_0, k_1, i) = m\bigl(m(i\,G + k_0) \oplus k_1\bigr), $$
+$$ \operatorname{bits}(k_0, k_1, i) = m\bigl(m(i\,G + k_0 + c) \oplus k_1\bigr), $$
 
-where $G$ is odd and $m$ is a bijective 32-bit finaliser (two multiplications, three shifts). XLA
+where $G$ is odd, $c$ a constant, and $m$ is a bijective 32-bit finaliser (two multiplications, three shifts). XLA
 fuses it into the line that uses it. The same two rounds make new keys from old ones (`fold`), so
 that a chain needs nothing but its key and the step number: results do not depend on how a run
 is cut into chunks, on the number of devices, or on whether it was resumed.
@@ -38,7 +38,8 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _hash(counter: jax.Array, k0: jax.Array, k1: jax.Array) -> jax.Array:
-    return _mix(_mix(counter * _GOLDEN + k0) ^ k1)
+    # The constant keeps the all-zero key away from zero, where the finaliser stands still.
+    return _mix(_mix(counter * _GOLDEN + k0 + np.uint32(0x6A09E667)) ^ k1)
 
 
 def _words(key: Key) -> list[jax.Array]:

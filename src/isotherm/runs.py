@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """Draws of several chains and what is known about how they were made."""
 
@@ -26,7 +26,9 @@ class Run:
     """Results of all collectors by name."""
     stats: Mapping[str, np.ndarray]
     """Per draw, leading axes `(chain, draw)`: `step_size`, `kinetic_temperature` and
-    `configurational_temperature` (per leaf)."""
+    `configurational_temperature` (per leaf). The last is about the origin and with the step's own
+    minibatch, so it is noisy where the posterior is far from 0; for a sharp one call
+    `isotherm.configurational_temperature` on the draws."""
     state: Any
     """The last state of every chain; give it back to `sample` to go on."""
     diverged: np.ndarray
@@ -44,6 +46,16 @@ class Run:
     def num_chains(self) -> int:
         """Number of chains."""
         return len(self.diverged)
+
+    def __repr__(self) -> str:
+        """Say what ran; the numbers are in `summary()`."""
+        what = [self.traits.name, self.traits.integrator, self.traits.thermostat]
+        chains = "1 chain" if self.num_chains == 1 else f"{self.num_chains} chains"
+        steps = self.burn_in + self.num_draws * self.thin
+        return (
+            f"{' '.join(part for part in what if part)}: {chains} x {self.num_draws} draws "
+            f"(thin {self.thin}, burn-in {self.burn_in}; {steps:,} steps each, {self.seconds:.1f} s)"
+        )
 
     def summary(self, max_rows: int = 40) -> "Summary":
         """Summarise the draws: mean, sd, ESS and R-hat of every coordinate, and the run's health.
@@ -116,19 +128,19 @@ class Summary:
 
     def __str__(self) -> str:
         """Lay the numbers out in plain text."""
-        run, traits = self.run, self.run.traits
-        what = [traits.name, traits.integrator, traits.thermostat]
-        steps = run.burn_in + run.num_draws * run.thin
-        lines = [
-            f"{' '.join(part for part in what if part)}: {run.num_chains} chains x "
-            f"{run.num_draws} draws (thin {run.thin}, burn-in {run.burn_in}; "
-            f"{steps:,} steps each, {run.seconds:.1f} s)",
-            f"{'':<24}{'mean':>12}{'sd':>12}{'ess':>9}{'rhat':>8}",
-        ]
+        run, lines = self.run, [repr(self.run)]
+        target = float(run.traits.temperature)
+        if any(not 0.5 * target < row.mean < 2 * target for row in self.temperatures):
+            lines.append(
+                f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, blown up "
+                "or not there yet, and its draws are not the posterior."
+            )
+        if self.rows:
+            lines.append(f"{'':<24}{'mean':>12}{'sd':>12}{'ess':>9}{'rhat':>9}")
         for row in self.rows:
             lines.append(
                 f"{row['name']:<24}{row['mean']:>12.4g}{row['sd']:>12.4g}"
-                f"{row['ess']:>9.0f}{row['rhat']:>8.3f}"
+                f"{row['ess']:>9.0f}{row['rhat']:>9.4g}"
             )
         h = run.stats.get("step_size")
         if h is not None and h.size:

@@ -84,6 +84,7 @@ def find_mode(
     num_steps
         How many updates.
     """
+    _check_target(grad_fn, batches)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(0.03, num_steps))
     transform = optimizer
@@ -131,6 +132,7 @@ def warm_start(
     chunk_size
         Rows per evaluation in passes over all data.
     """
+    _check_target(grad_fn, batches)
     if coordinates not in ("eigenbasis", "diagonal", "identity"):
         raise ValueError(
             f"`coordinates` must be 'eigenbasis', 'diagonal' or 'identity', got {coordinates!r}."
@@ -170,6 +172,19 @@ def warm_start(
         stiffness=stiffness,
         noise_variance=noise,
     )
+
+
+def _check_target(grad_fn: object, batches: object) -> None:
+    if not isinstance(grad_fn, MinibatchGradient):
+        raise ValueError(
+            "`grad_fn` must come from isotherm.minibatch_gradient: a warm start needs the log prior "
+            f"and the log likelihood apart, got {grad_fn!r}."
+        )
+    if not isinstance(batches, InMemoryBatches):
+        raise ValueError(
+            "`batches` must hold the data, as isotherm.independent_batches((x, y), 100) does, "
+            f"got {type(batches).__name__}."
+        )
 
 
 class _Whole:

@@ -15,7 +15,7 @@ PALINDROMES = [ABOBA, "KADODAK", "OKADAKO", "ADKOKDA", "KDAOADK", "NBKADAKBN"]
 
 
 @pytest.mark.parametrize("thermostat", THERMOSTATS)
-@pytest.mark.parametrize("noise", ["gaussian", "three_point"])
+@pytest.mark.parametrize("noise", ["gaussian", "three-point"])
 @pytest.mark.parametrize("word", PALINDROMES)
 def test_palindromes_are_exactly_second_order(word, noise, thermostat):
     result = local_order(word, thermostat, noise=noise)
@@ -54,7 +54,7 @@ def test_kick_and_noise_commute():
 
 
 def test_three_points_spoil_nothing_below_the_sixth_moment():
-    gaussian, three_point = (local_order(ABOBA, noise=x) for x in ("gaussian", "three_point"))
+    gaussian, three_point = (local_order(ABOBA, noise=x) for x in ("gaussian", "three-point"))
     sixth = {" ".join([p] * 6): (9 - 15) * sympy.Symbol("sigma") ** 6 for p in ("p1", "p2")}
     assert three_point.leading_error == gaussian.leading_error | sixth
 
@@ -137,7 +137,7 @@ def at(point, expression):
 @pytest.mark.parametrize("observable", ["theta*p", "p**6", "exp(theta*xi) + p**2*xi"])
 @pytest.mark.parametrize("word", [EULER, *PALINDROMES[:3], "ADKO"])
 def test_leading_error_is_that_of_a_step_taken_by_hand(word, observable):
-    result = local_order(word, noise="three_point", dimension=1)
+    result = local_order(word, noise="three-point", dimension=1)
     term = sympy.sympify(observable)
     f = sympy.lambdify(["theta", "p", "xi"], term, "mpmath")
     with mpmath.workdps(80):

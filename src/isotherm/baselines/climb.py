@@ -1,14 +1,14 @@
 r"""What the variational methods share: units of the posterior, and a compiled climb.
 
-They move $w$ in $\theta = \theta_0 + Sw$ with a diagonal $S$ of about the size of the posterior's standard
-deviations. In $w$ the largest curvature is about 1, so step sizes have no dimension: they depend
-neither on the size of the data nor on the units of the features. $S$ is also where $L$ starts.
+They move $w$ in $\theta = \theta_0 + Sw$ with a diagonal $S$ of about the size of the posterior's
+standard deviations. In $w$ the largest curvature is about 1, so step sizes have no dimension: they
+depend neither on the size of the data nor on the units of the features. $S$ is also where $L$ starts.
 
 References
 ----------
 Ruiz (2001), *A scaling algorithm to equilibrate both rows and columns norms in matrices*. Polyak &
-Juditsky (1992), *Acceleration of stochastic approximation by averaging*: the mean of the last iterates
-has the smallest error any unbiased scheme can reach, whatever the step size.
+Juditsky (1992), *Acceleration of stochastic approximation by averaging*: in the long run the mean of
+the iterates has the smallest error that noisy gradients allow, whatever the step size.
 """
 
 from collections.abc import Callable

@@ -2,18 +2,19 @@ r"""Doubly stochastic variational inference.
 
 $$ z \sim \mathcal N(0, I), \quad \theta = \mu + Lz, \qquad
    \mu \leftarrow \mu + \rho_t\,\hat g(\theta), \quad
-   L \leftarrow L + \kappa\rho_t\,\bigl[\hat g(\theta)\,z^\top + \operatorname{diag}(L)^{-1}\bigr]_{\text{lower}} $$
+   L \leftarrow L + \kappa\rho_t\,
+   \bigl[\hat g(\theta)\,z^\top + \operatorname{diag}(L)^{-1}\bigr]_{\text{lower}} $$
 
 climbs the bound of `baselines.gaussian` by stochastic approximation: random twice, in the minibatch
-of $\hat g$ and in $z$. The bracket keeps the lower triangle (`"full"`) or the diagonal (`"diagonal"`,
-which then has $O(d)$ cost and memory); its last term is the gradient of the entropy, exact. Steps follow
-Robbins and Monro, $\rho_t = \rho_0(1 + t/b)^{-\gamma}$ with $\gamma = 0.7$, and those of $L$ are smaller by
-$\kappa = 0.1$. One gradient per step and $z$.
+of $\hat g$ and in $z$. The bracket keeps the lower triangle (`"full"`) or the diagonal
+(`"diagonal"`, then cost and memory are $O(d)$); its last term is the gradient of the entropy, exact.
+Steps decrease as Robbins and Monro ask, $\rho_t = \rho_0(1 + t/b)^{-\gamma}$ with $\gamma = 0.7$, and
+those of $L$ are smaller by $\kappa = 0.1$. One gradient per step and $z$.
 
-Three things the recursion leaves open are settled here. It runs in units of the posterior
-(`scale`), so that one $\rho_0$ fits all. No $L_{ii}$ may lose more than half of itself in a step, so that
-they stay positive. And the answer is the mean of the iterates over the last half of the steps, which
-removes most of their noise (`average=0` gives the last iterate).
+Three things that the recursion leaves open are settled here. It runs in units of the posterior
+(`scale`), so that one $\rho_0$ fits all. No $L_{ii}$ may lose more than half of itself in a step, so
+that they stay positive. And the answer is the mean of the iterates over the last half of the steps,
+which removes most of their noise (`average=0` gives the last iterate).
 
 References
 ----------
@@ -146,7 +147,7 @@ def _fit(
     batch_key, noise_key, scale_key = (random.fold(key, i) for i in range(3))
     target = standardise(scale_key, grad_fn, position, batches, rule, given)
     if schedule is None:
-        schedule = polynomial(step_size, delay=num_steps / 10, power=0.7)  # pyright: ignore[reportArgumentType]
+        schedule = polynomial(cast(float, step_size), delay=num_steps / 10, power=0.7)
     if optimizer is None:
         optimizer = _robbins_monro(schedule, factor_rate)
     transform = optimizer

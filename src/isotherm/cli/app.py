@@ -68,7 +68,7 @@ def list_experiments(
     """List the experiments and the questions they answer."""
     from isotherm.cli import tables
 
-    with _plainly(context):
+    with plainly(context):
         if name is None:
             tables.show_experiments()
         else:
@@ -97,7 +97,7 @@ def run(
     from isotherm.cli import tables
 
     talk = tables.talk(quiet)
-    with _plainly(context):
+    with plainly(context):
         registry.find(name)  # A wrong name should not wait for JAX.
         with tables.progress(talk) as say, redirect_stdout(sys.stderr):
             from isotherm.experiments.runner import execute
@@ -121,14 +121,14 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Folder with the results.")] = Path("runs"),
 ) -> None:
     """Write one self-contained report.html of everything that ran, and print its path."""
-    with _plainly(context):
+    with plainly(context):
         from isotherm.report.page import build
 
         typer.echo(build(directory))
 
 
 @contextmanager
-def _plainly(context: typer.Context) -> Iterator[None]:
+def plainly(context: typer.Context) -> Iterator[None]:
     """Turn an error into one sentence and an exit code; add the traceback under `--debug`."""
     try:
         yield

@@ -30,12 +30,12 @@ DataDir = Annotated[
 def list_datasets(context: typer.Context, data_dir: DataDir = None) -> None:
     """List the datasets and which of their files are present."""
     from isotherm.cli import tables
-    from isotherm.cli.app import _plainly
+    from isotherm.cli.app import plainly
 
-    with _plainly(context):
+    with plainly(context):
         from isotherm.data import registry
 
-        table = tables._table("dataset", "files", "size", "where", "licence", "title")
+        table = tables.table_of("dataset", "files", "size", "where", "licence", "title")
         for name, dataset in registry.datasets().items():
             paths = registry.present(name, data_dir)
             folders = {str(path.parent) for path in paths.values()}
@@ -45,7 +45,7 @@ def list_datasets(context: typer.Context, data_dir: DataDir = None) -> None:
                 tables.Text(_size(sum(file.bytes for file in dataset.files)), no_wrap=True),
                 *map(tables.Text, (", ".join(sorted(folders)), dataset.licence, dataset.title)),
             )
-        tables._print(table)
+        tables.print_table(table)
 
 
 @app.command()
@@ -57,9 +57,9 @@ def verify(
     data_dir: DataDir = None,
 ) -> None:
     """Check the checksum of every file; exit with 1 if one is wrong, 2 if one is missing."""
-    from isotherm.cli.app import _plainly
+    from isotherm.cli.app import plainly
 
-    with _plainly(context):
+    with plainly(context):
         from isotherm.data import registry
 
         names = [name] if name is not None else list(registry.datasets())
@@ -82,10 +82,10 @@ def fetch(
 ) -> None:
     """Download what is missing of a dataset, with its checksum checked before it is used."""
     from isotherm.cli import tables
-    from isotherm.cli.app import _plainly
+    from isotherm.cli.app import plainly
 
     wrong = False
-    with _plainly(context):
+    with plainly(context):
         import pooch
 
         from isotherm.data import registry
@@ -111,7 +111,7 @@ def _show(checks: dict[str, list["Checked"]]) -> None:
     from isotherm.cli import tables
 
     styles = {"ok": "green", "missing": "yellow", "wrong checksum": "bold red"}
-    table = tables._table("dataset", "file", "state", "path")
+    table = tables.table_of("dataset", "file", "state", "path")
     for name, items in checks.items():
         for item in items:
             table.add_row(
@@ -120,7 +120,7 @@ def _show(checks: dict[str, list["Checked"]]) -> None:
                 tables.Text(item.state, style=styles[item.state]),
                 tables.Text(str(item.path or "")),
             )
-    tables._print(table)
+    tables.print_table(table)
 
 
 def _size(count: int) -> str:

@@ -46,37 +46,37 @@ def complain(error: Exception) -> None:
 
 def show_experiments() -> None:
     """List every experiment with its question."""
-    table = _table("experiment", "paper", "question")
+    table = table_of("experiment", "paper", "question")
     for name, entry in registry.EXPERIMENTS.items():
         question = Text(registry.question(name))
         table.add_row(Text(name, style="cyan", no_wrap=True), Text(entry.paper), question)
-    _print(table)
+    print_table(table)
 
 
 def show_settings(experiment: Experiment) -> None:
     """List the settings of one experiment: what `--set` takes."""
     default, smoke = dataclasses.asdict(experiment.Config()), dataclasses.asdict(experiment.SMOKE)
     kinds = get_type_hints(experiment.Config)
-    table = _table("setting", "default", "smoke", "value")
+    table = table_of("setting", "default", "smoke", "value")
     for key, value in default.items():
         table.add_row(
             Text(key, style="cyan"),
             *map(Text, (cell(value), cell(smoke[key]))),
             kind_name(kinds[key]),
         )
-    _print(Text(registry.split_docstring(experiment.__doc__)[0]), table)
+    print_table(Text(registry.split_docstring(experiment.__doc__)[0]), table)
 
 
 def show_result(document: dict[str, Any]) -> None:
     """Print the rows and the claims of a run."""
     rows, keys = document["rows"], columns(document["rows"])
-    table = _table()
+    table = table_of()
     for key in keys:
         justify = "right" if is_numeric(rows, key) else "left"
         table.add_column(Text(heading(key)), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(row.get(key))) for key in keys))
-    _print(*([table] if rows else []), *map(_claim, document["claims"]))
+    print_table(*([table] if rows else []), *map(_claim, document["claims"]))
 
 
 def _claim(claim: dict[str, Any]) -> Text:
@@ -85,13 +85,14 @@ def _claim(claim: dict[str, Any]) -> Text:
     return Text.assemble((f"{mark} ", style), claim["claim"], (evidence, "dim"))
 
 
-def _table(*names: str) -> Table:
+def table_of(*names: str) -> Table:
+    """Make a plain table with these columns."""
     return Table(
         *names, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True
     )
 
 
-def _print(*things: Table | Text) -> None:
+def print_table(*things: Table | Text) -> None:
     """Print on stdout; a file or a pipe gets lines as long as they are."""
     console = Console(highlight=False)
     if not console.is_terminal:

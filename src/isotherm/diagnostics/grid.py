@@ -17,7 +17,7 @@ usual value. Total variation needs no convention. All in NumPy and double precis
 
 References
 ----------
-Li, Chen, Pu, Henao & Carin (2016), *High-order stochastic gradient thermostats for Bayesian
+Li, Chen, Fan & Carin (2016), *High-order stochastic gradient thermostats for Bayesian
 learning of deep models*, AAAI, figure of the double well.
 """
 

@@ -21,7 +21,7 @@ to swapping such neighbours. Words of the literature go by their names:
 In most names of the literature B is the kick. In a word of your own the kick is `K`.
 
 **One gradient per step.** A kick needs a gradient only if the position has moved since the last
-one; a word that opens with a kick uses the gradient that closed the step before (kept in the
+one; a word that kicks before it drifts uses the gradient that closed the step before (kept in the
 state). The very first opening kick has no such gradient and is left out: the chain starts from
 a momentum half a kick away.
 """

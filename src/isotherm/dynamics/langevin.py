@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.coordinates import Coordinates, Identity
+from isotherm.coordinates import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics import flows, integrators
 from isotherm.dynamics.thermostats import THERMOSTATS
@@ -102,7 +102,7 @@ def langevin(
         )
     start = diffusion if initial_thermostat is None else initial_thermostat
     noise_fn = random.as_noise(noise)
-    space = Identity() if coordinates is None else coordinates
+    space = as_coordinates(coordinates)
     noiseless = isinstance(diffusion, int | float) and diffusion == 0
     strength = diffusion * temperature
 

@@ -36,7 +36,7 @@ from isotherm.types import ArrayTree, Key, Sampler
 
 LogDensity = Callable[[jax.Array], jax.Array]
 
-NODES = {"gaussian": 5, "three_point": 3}
+NODES = {"gaussian": 5, "three-point": 3}
 """Noises, and how many quadrature nodes stand for each."""
 
 # Numbers without a meaning, so that nothing cancels by accident.

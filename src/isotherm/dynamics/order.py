@@ -103,7 +103,7 @@ def local_order(
     thermostat
         One of `THERMOSTATS`.
     noise
-        `"gaussian"`, `"three_point"` ($0, \pm\sqrt3$ with probabilities 2/3, 1/6, 1/6) or the even
+        `"gaussian"`, `"three-point"` ($0, \pm\sqrt3$ with probabilities 2/3, 1/6, 1/6) or the even
         moments of a symmetric variable, `{2: 1, 4: 3, 6: 9}`.
     max_order
         Terms through $h^{\text{max\_order} + 1}$ are compared, so that an order up to `max_order`

@@ -194,10 +194,10 @@ def even_moments(noise: str | Mapping[int, int], highest: int) -> dict[int, Any]
     orders = range(0, highest + 1, 2)
     if noise == "gaussian":
         noise = {n: factorial(n) // (2 ** (n // 2) * factorial(n // 2)) for n in orders}
-    elif noise == "three_point":
+    elif noise == "three-point":
         noise = {n: 3 ** (n // 2) // 3 for n in orders}
     if isinstance(noise, str) or not {0, *noise}.issuperset(orders):
-        known = f"'gaussian', 'three_point' or the moments {[*orders[1:]]}"
+        known = f"'gaussian', 'three-point' or the moments {[*orders[1:]]}"
         raise ValueError(f"`noise` must be {known}, got {noise!r}.")
     return {n: load_sympy().QQ(noise[n] if n else 1) for n in orders}
 

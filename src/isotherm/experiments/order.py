@@ -125,7 +125,7 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
 def _symbolic_orders(word: Integrator, thermostat: str) -> tuple[int, int]:
     """Find the order with Gaussian noise, and whether it is at least 2 with three-point noise."""
     gaussian = local_order(word.letters, thermostat)
-    three_point = local_order(word.letters, thermostat, noise="three_point", max_order=1)
+    three_point = local_order(word.letters, thermostat, noise="three-point", max_order=1)
     return gaussian.order, three_point.order
 
 

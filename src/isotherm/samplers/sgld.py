@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.coordinates import Coordinates, Identity
+from isotherm.coordinates import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative
@@ -79,7 +79,7 @@ def sgld(
     step_size_fn = as_schedule(step_size)
     require_nonnegative("temperature", temperature)
     noise_fn = random.as_noise(noise)
-    space = Identity() if coordinates is None else coordinates
+    space = as_coordinates(coordinates)
 
     def init(position: ArrayTree, key: Key | None = None) -> SGLDState:
         del key  # nothing to draw

@@ -1,0 +1,78 @@
+"""One prediction helper for the draws of samplers and of approximations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+from isotherm.baselines.gaussian import GaussianApproximation
+from isotherm.predictive import predictive
+
+
+def probabilities(weights, x):
+    return jax.nn.softmax(x @ weights["w"] + weights["b"][None, :])
+
+
+@pytest.fixture
+def draws(key):
+    return {
+        "w": np.asarray(jax.random.normal(key, (2, 5, 3, 4))),
+        "b": np.linspace(-1, 1, 40, dtype=np.float32).reshape(2, 5, 4),
+    }
+
+
+@pytest.mark.parametrize(("draws_per_block", "rows_per_block"), [(16, 4096), (3, 4), (1, 1)])
+def test_blocks_do_not_change_the_average(key, draws, draws_per_block, rows_per_block):
+    x = jax.random.normal(jax.random.fold_in(key, 1), (9, 3))
+    mean = predictive(
+        probabilities, draws, x, draws_per_block=draws_per_block, rows_per_block=rows_per_block
+    )
+    each = [
+        probabilities(jax.tree.map(lambda leaf, c=c, d=d: leaf[c, d], draws), x)
+        for c in range(2)
+        for d in range(5)
+    ]
+    np.testing.assert_allclose(mean, np.mean(each, axis=0), rtol=1e-5, atol=1e-6)
+    assert mean.dtype == jnp.float32
+
+
+def test_samplers_and_approximations_share_it(key):
+    """A Gaussian posterior from both sides; the predictive of a probit-like mean is the same."""
+    x = jnp.linspace(-2, 2, 5)
+    predict = lambda w, x: jax.nn.sigmoid(w * x)  # noqa: E731
+    run = isotherm.sample(
+        key, isotherm.sgld(lambda w, batch: -w, step_size=0.05), jnp.zeros(()),
+        isotherm.no_batches(), num_draws=4000, thin=5, burn_in=100, num_chains=4,
+    )  # fmt: skip
+    q = GaussianApproximation(jnp.zeros(()), jnp.ones(1), jnp.zeros(1))
+    chain, gauss = (predictive(predict, d, x) for d in (run.draws, q.sample(key, 16_000)))
+    np.testing.assert_allclose(chain, gauss, atol=0.03)
+
+
+def test_predictions_may_be_trees(draws):
+    x = {"x": jnp.ones((4, 3))}
+    both = predictive(
+        lambda w, x: {"p": probabilities(w, x["x"]), "b": x["x"][:, 0] * w["b"][0]}, draws, x
+    )
+    assert both["p"].shape == (4, 4)
+    np.testing.assert_allclose(both["b"], draws["b"][..., 0].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"draws": jnp.ones(3)}, r"`draws` must have leading axes \(chain, draw\)"),
+        ({"draws": jnp.ones((1, 0, 2))}, "`draws` must have leaves of the same length"),
+        ({"x": (jnp.ones(3), jnp.ones(4))}, "`x` must have leaves of the same length"),
+        (
+            {"predict": lambda w, x: jnp.sum(x)},
+            "`predict` must return one row per row of `x`, so 3",
+        ),
+        ({"rows_per_block": 0}, "`rows_per_block` must be at least 1, got 0"),
+    ],
+)
+def test_bad_input_says_so(change, message):
+    arguments = {"predict": lambda w, x: x * w[0], "draws": jnp.ones((1, 2, 2)), "x": jnp.ones(3)}
+    with pytest.raises(ValueError, match=message):
+        predictive(**(arguments | change))
