@@ -130,7 +130,7 @@ class Summary:
         """Lay the numbers out in plain text."""
         run, lines = self.run, [repr(self.run)]
         target = float(run.traits.temperature)
-        if any(not 0.5 * target < row.mean < 2 * target for row in self.temperatures):
+        if any(not row.inside and abs(row.mean / target - 1) > 0.25 for row in self.temperatures):
             lines.append(
                 f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, blown up "
                 "or not there yet, and its draws are not the posterior."
