@@ -28,7 +28,7 @@ RATIOS = {
 """Peers, and which of our own contestants each is compared with."""
 
 
-def machine() -> dict:
+def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
     """Describe where and with what this runs."""
     model = platform.processor()
     if (info := Path("/proc/cpuinfo")).exists():
@@ -43,7 +43,7 @@ def machine() -> dict:
         "date": datetime.date.today().isoformat(),
         "commit": commit or "none",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in packages},
     }
 
 

@@ -65,6 +65,26 @@ def test_going_on_from_a_state_is_one_long_run(key):
     np.testing.assert_array_equal(first.state.position, first.draws[:, -1])  # still there
 
 
+def test_a_chain_is_a_chain_of_sample(key):
+    """Also when its step size is traced and its neighbours have another one."""
+    batches = isotherm.independent_batches(jnp.arange(20.0), 3)
+
+    def draws(step_size, key):
+        sampler = isotherm.msgnht(lambda x, b: b.mean() - x, step_size)
+        counts = {"num_draws": 6, "thin": 3, "burn_in": 4}
+        return isotherm.chain(key, sampler, jnp.zeros(2), batches, **counts)[0]
+
+    step_sizes = jnp.array([0.1, 0.3])
+    keys = jnp.stack([random.fold(key, 0)] * 2)
+    found = jax.jit(jax.vmap(draws))(step_sizes, keys)
+    for h, chain in zip((0.1, 0.3), found, strict=True):
+        sampler = isotherm.msgnht(lambda x, b: b.mean() - x, h)
+        run = isotherm.sample(key, sampler, jnp.zeros(2), batches, num_draws=6, thin=3, burn_in=4)
+        np.testing.assert_allclose(chain, run.draws[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="num_draws"):
+        isotherm.chain(key, SAMPLER, jnp.zeros(2), NONE, num_draws=0)
+
+
 def test_one_more_chain_leaves_the_others_alone(key):
     two = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=2)
     three = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=3)

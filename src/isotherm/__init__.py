@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isotherm.dynamics.langevin import langevin
     from isotherm.gradients import control_variates, minibatch_gradient
     from isotherm.interop.optax import as_optax
-    from isotherm.loop import PolicyWarning, sample
+    from isotherm.loop import PolicyWarning, chain, sample
     from isotherm.runs import DivergedError, Run
     from isotherm.samplers.msgnht import msgnht
     from isotherm.samplers.psgld import psgld
@@ -51,7 +51,7 @@ _HOME = {
     "dynamics.langevin": "langevin",
     "gradients": "control_variates minibatch_gradient",
     "interop.optax": "as_optax",
-    "loop": "PolicyWarning sample",
+    "loop": "PolicyWarning chain sample",
     "runs": "DivergedError Run",
     "samplers.msgnht": "msgnht",
     "samplers.psgld": "psgld",

@@ -145,7 +145,9 @@ def sample(
             state, memory, pieces, finite = _collect(
                 state, memory, chain_keys, batches, n, program=program, capacity=capacity
             )
-            pieces = jax.tree.map(lambda page, n=n: np.swapaxes(np.asarray(page)[:n], 0, 1), pieces)
+            # A copy, so that the page, which has room for many more, can go.
+            pieces = jax.tree.map(lambda page, n=n: np.asarray(page)[:n].copy(), pieces)
+            pieces = jax.tree.map(lambda page: np.swapaxes(page, 0, 1), pieces)
             host.keep(pieces)
             first = burn_in + kept * thin
             host.check(state, finite, first, first + n * thin, before, running)
@@ -153,6 +155,57 @@ def sample(
             kept += n
             bar.advance(n * thin, host.temperature(state), float(pieces[1]["step_size"][0, -1]))
     return host.run(state, memory, running)
+
+
+def chain(
+    key: Key,
+    sampler: Sampler,
+    position: ArrayTree,
+    batches: BatchPolicy,
+    *,
+    num_draws: int,
+    thin: int = 1,
+    burn_in: int = 0,
+) -> tuple[ArrayTree, Any]:
+    """Run one chain as a pure function: for `jax.jit`, and for `jax.vmap` over settings.
+
+    `sample` runs many chains of *one* sampler, with progress, a look for divergence and draws
+    moved to the host. This runs one chain of a sampler whose step size or diffusion may be
+    traced, so that a whole grid of settings becomes one program. A chain that diverges ends in
+    NaN. Draws are those of `sample`, which gives chain `i` the key `isotherm.random.fold(key, i)`.
+
+    Parameters
+    ----------
+    key, sampler, position, batches, num_draws, thin, burn_in
+        As in `sample`.
+
+    Returns
+    -------
+    The draws, with a leading axis, and the last state.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> def spread(step_size, key):
+    ...     sampler = isotherm.msgnht(lambda x, batch: -x, step_size)
+    ...     draws, _ = isotherm.chain(key, sampler, jnp.zeros(2), isotherm.no_batches(),
+    ...                               num_draws=200, thin=10)
+    ...     return draws.std()
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> jax.jit(jax.vmap(spread))(jnp.array([0.1, 0.2, 0.4]), keys).shape
+    (3,)
+    """
+    _check_counts(num_draws, thin, burn_in, num_chains=1)
+    program = _Program(sampler, (), (), thin)
+    state = sampler.init(as_position(position), random.fold(key, 2))
+    state = jax.lax.fori_loop(0, burn_in, lambda _, s: program.step(s, key, batches)[0], state)
+
+    def draw(state: Any, _: None) -> tuple[Any, ArrayTree]:
+        state = program.draw(state, key, batches)[0]
+        return state, state.position
+
+    state, draws = jax.lax.scan(draw, state, length=num_draws)
+    return draws, state
 
 
 def _check_counts(num_draws: int, thin: int, burn_in: int, num_chains: int) -> None:

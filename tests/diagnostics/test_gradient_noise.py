@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import linalg, optimize, stats
 
-from isotherm.diagnostics.gradient_noise import gradient_noise, largest_step_size, noise_ratio
+import isotherm
+from isotherm import random
+from isotherm.diagnostics.gradient_noise import (
+    euler_lifetime,
+    gradient_noise,
+    largest_step_size,
+    noise_ratio,
+)
 
 FALSE_ALARM = 1e-4  # chance that one statistical test fails on correct code, per fresh seed
 KEY = jax.random.key(0)
@@ -137,3 +144,24 @@ def test_nogin_is_exact_up_to_one(C):
 def test_rejects_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("diffusion", [0.0, 3.0])
+@pytest.mark.parametrize(("kick", "h"), [(1.2, 0.02), (5.0, 0.005)])
+def test_the_lifetime_of_euler(key, kick, h, diffusion):
+    """A flat density with gradient noise, 200 coordinates apart; nothing is fitted."""
+    sigma = kick / h
+    expected = float(euler_lifetime(h, sigma**2, diffusion=diffusion))
+    sampler = isotherm.msgnht(lambda x, noise: sigma * noise, h, diffusion, integrator="euler")
+    batches = isotherm.generated_batches(lambda key, t: random.gaussian(key, jnp.zeros(200)))
+    thin = max(int(expected / 100), 1)
+    draws, _ = isotherm.chain(key, sampler, jnp.zeros(200), batches, num_draws=300, thin=thin)
+    lived = np.isfinite(draws).sum(0) * thin
+    assert lived.max() < 300 * thin
+    assert np.median(lived) / expected == pytest.approx(1, abs=0.1)
+
+
+def test_a_quiet_euler_lives_forever():
+    assert np.isinf(euler_lifetime(0.01, 99.0**2))
+    assert euler_lifetime(1.0, 1e6) == pytest.approx(4 / 3e6, rel=1e-5)
+    assert euler_lifetime(1.0, 1e6, thermostat_mass=10.0) == pytest.approx(4 / 3e5, rel=1e-5)

@@ -50,24 +50,31 @@ def worst(posterior, mean, sd):
     return np.max(np.abs(error))
 
 
+METHODS = pytest.mark.parametrize("method", list(references.METHODS))
+
+
+@METHODS
 @pytest.mark.parametrize("variance", [0.5, 10.0])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-def test_one_weight_agrees_with_quadrature(kind, variance):
+def test_one_weight_agrees_with_quadrature(kind, variance, method):
     x, y = binary_data(np.random.default_rng(1))
-    posterior = logistic_posterior(kind(x), y, variance, num_draws=2000, burn_in=50)
+    settings = {"num_draws": 2000, "burn_in": 50, "method": method}
+    posterior = logistic_posterior(kind(x), y, variance, **settings)
     assert posterior.converged and posterior.draws.shape == (4, 2000, 1)
     assert worst(posterior, *quadrature(x, y, variance)) < LIMIT
 
 
-def test_a_wrong_prior_is_seen():
-    """Over 20 seeds, 7 for 10 is off by 6.4 to 10 standard errors, and 7 for 7 by 0.3 to 2.3."""
+@METHODS
+def test_a_wrong_prior_is_seen(method):
+    """Gibbs, over 20 seeds: 7 for 10 is off by 6.4 to 10 standard errors, 7 for 7 by 0.3 to 2.3."""
     x, y = binary_data(np.random.default_rng(1), rows=12)
-    posterior = logistic_posterior(x, y, 7.0, num_draws=3000, burn_in=50)
+    posterior = logistic_posterior(x, y, 7.0, num_draws=3000, burn_in=50, method=method)
     assert worst(posterior, *quadrature(x, y, 7.0)) < LIMIT
     assert worst(posterior, *quadrature(x, y, 10.0)) > LIMIT
 
 
-def test_three_classes_agree_with_quadrature():
+@METHODS
+def test_three_classes_agree_with_quadrature(method):
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(25, 1)), rng.integers(0, 3, size=25)
     y[x[:, 0] > 0.8] = 2
@@ -77,13 +84,16 @@ def test_three_classes_agree_with_quadrature():
         picked = np.take_along_axis(z, np.broadcast_to(y[:, None], (len(theta), 25, 1)), 2)[..., 0]
         return (picked - np.logaddexp.reduce(z, axis=2)).sum(1) - 0.5 * (theta**2).sum(1) / 2.0
 
-    posterior = logistic_posterior(x, y, 2.0, num_classes=3, num_draws=1500, burn_in=50)
+    posterior = logistic_posterior(
+        x, y, 2.0, num_classes=3, num_draws=1500, burn_in=50, method=method
+    )
     assert posterior.converged and posterior.draws.shape == (4, 1500, 1, 3)
     mean, sd = grid_moments(log_density, [np.linspace(-5.5, 5.5, 31)] * 3)
     assert worst(posterior, mean[None], sd[None]) < LIMIT
 
 
-def test_correlated_weights_agree_with_quadrature_dense_and_sparse():
+@METHODS
+def test_correlated_weights_agree_with_quadrature_dense_and_sparse(method):
     """A constant column, a column of zeros in half of the rows, duplicate entries, two priors."""
     rng = np.random.default_rng(3)
     x = np.stack([np.ones(30), rng.integers(0, 2, size=30) * 2.0], axis=1)
@@ -98,7 +108,8 @@ def test_correlated_weights_agree_with_quadrature_dense_and_sparse():
 
     mean, sd = grid_moments(log_density, [np.linspace(-4, 4, 401)] * 2)
     for features in (x, twice):
-        posterior = logistic_posterior(features, y, [5.0, 0.2], num_draws=2000, burn_in=50)
+        settings = {"num_draws": 2000, "burn_in": 50, "method": method}
+        posterior = logistic_posterior(features, y, [5.0, 0.2], **settings)
         assert worst(posterior, mean, sd) < LIMIT
 
 

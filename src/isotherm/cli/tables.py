@@ -14,7 +14,7 @@ from rich.text import Text
 from isotherm.experiments import registry
 from isotherm.experiments.contract import Experiment, Say
 from isotherm.experiments.overrides import kind_name
-from isotherm.report.text import cell, columns, heading, is_numeric
+from isotherm.report.text import cell, columns, heading, is_numeric, tables
 
 
 def talk(quiet: bool = False) -> Console:
@@ -69,14 +69,20 @@ def show_settings(experiment: Experiment) -> None:
 
 def show_result(document: dict[str, Any]) -> None:
     """Print the rows and the claims of a run."""
-    rows, keys = document["rows"], columns(document["rows"])
-    table = table_of()
+    found = tables(document["rows"])
+    for title, rows in found:
+        print_table(*([Text(title, style="bold cyan")] if len(found) > 1 else []), _filled(rows))
+    print_table(*map(_claim, document["claims"]))
+
+
+def _filled(rows: list[dict[str, Any]]) -> Table:
+    keys, table = columns(rows), table_of()
     for key in keys:
         justify = "right" if is_numeric(rows, key) else "left"
         table.add_column(Text(heading(key)), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(row.get(key))) for key in keys))
-    print_table(*([table] if rows else []), *map(_claim, document["claims"]))
+    return table
 
 
 def _claim(claim: dict[str, Any]) -> Text:

@@ -23,16 +23,26 @@ So above $C = 1$ every scheme fails: the exact one has no solution and ABOBA is 
 $C = 1$, 60 % at $C = 2$. At $C = \tfrac14$ ABOBA is 3 % too hot and Euler has reached its end.
 The cure is a smaller step or a larger batch.
 
+**Euler's lifetime.** Above $C = \tfrac14$ no friction holds Euler's momentum at $T$, so a thermostat never
+stops growing: with $u = h\xi$ and $s = h^2\sigma^2 + 2DTh$ the momentum has $p^2 = s/u(2 - u)$, and
+
+$$ \frac{du}{dn} = \frac{h^2}{\mu}\Bigl(\frac{s}{u(2 - u)} - T\Bigr) $$
+
+per step, until $u = 2$, where $1 - u$ no longer damps and the chain is lost. For $h\sigma \gg 1$ that takes
+$4\mu/3h^4\sigma^2$ steps (`euler_lifetime`). Such a chain has no largest stable step, only a time to
+live; ABOBA damps by $e^{-u}$ and has no such end.
+
 References
 ----------
 Matthews & Weare (2018), *Langevin Markov chain Monte Carlo with stochastic gradients*: NOGIN.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from isotherm.types import ArrayTree, Batch, GradFn, Key
 
@@ -149,3 +159,40 @@ def largest_step_size(
         raise ValueError(f"`temperature` must be positive, got {temperature}.")
     worst = jnp.max(jnp.stack([jnp.max(v) for v in jax.tree.leaves(variance)]))
     return 2 * jnp.sqrt(ratio * temperature / worst)
+
+
+def euler_lifetime(
+    step_size: Any,
+    variance: Any,
+    *,
+    diffusion: float = 0.0,
+    thermostat_mass: float = 1.0,
+    temperature: float = 1.0,
+) -> np.ndarray:
+    r"""Count steps until an Euler thermostat diverges, where gradient noise is all it feels.
+
+    The integral of the equation in the module's text from $u = hD$ to 2, infinite for $s \le T$. It
+    knows nothing of curvature, which has its own limit.
+
+    Parameters
+    ----------
+    step_size
+        $h$.
+    variance
+        $\sigma^2$ of the noisiest coordinate: the first to go.
+    diffusion, thermostat_mass, temperature
+        $D$, where the thermostat also starts; $\mu$; $T$.
+
+    Examples
+    --------
+    >>> euler_lifetime(np.array([1e-4, 1e-3, 2e-3]), 1.1e7).round(-2)
+    array([    inf, 130800.,   7700.])
+    """
+    h = np.asarray(step_size, np.float64)
+    excess = (
+        h**2 * np.asarray(variance, np.float64) + 2 * diffusion * temperature * h
+    ) / temperature
+    root = np.sqrt(np.where(excess > 1, excess - 1, np.nan))
+    left = 1 - h * diffusion
+    steps = excess / root * (np.arctan(1 / root) + np.arctan(left / root)) - (1 + left)
+    return np.where(excess > 1, thermostat_mass / (temperature * h**2) * steps, np.inf)

@@ -5,9 +5,10 @@ $\theta \sim \mathcal N(0, v)$ the posterior is
 
 $$ \theta \mid y \sim \mathcal N(S X^\top y/\sigma^2,\ S), \qquad S = (X^\top X/\sigma^2 + I/v)^{-1} . $$
 
-**Logistic regression** has none, but Gibbs sampling without bias (`isotherm.models.polya_gamma`). What is
-left is Monte Carlo error, and that is reported beside the numbers: `mcse_mean` and `mcse_sd`, R-hat and
-effective sample sizes.
+**Logistic regression** has none, but two samplers without bias that share no line: Gibbs sampling
+(`isotherm.models.polya_gamma`) and Hamiltonian Monte Carlo with a Metropolis test (`isotherm.models.hmc`).
+What is left is Monte Carlo error, and that is reported beside the numbers: `mcse_mean` and `mcse_sd`,
+R-hat and effective sample sizes.
 """
 
 import hashlib
@@ -25,10 +26,12 @@ import numpy as np
 from scipy import linalg, sparse
 
 from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.models.hmc import hmc, logistic_hill
 from isotherm.models.polya_gamma import PolyaGammaGibbs
 
 _ALGORITHM = 1  # Part of the cache key: raise it when the same settings give other draws.
 LARGEST_RHAT = 1.01
+METHODS = {"polya-gamma": "Pólya-Gamma Gibbs", "hmc": "Hamiltonian Monte Carlo"}
 
 
 class GaussianPosterior(NamedTuple):
@@ -199,10 +202,11 @@ def logistic_posterior(
     num_draws: int = 2000,
     burn_in: int = 500,
     seed: int = 0,
+    method: str = "polya-gamma",
     cache_dir: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> ReferencePosterior:
-    r"""Sample the posterior of a logistic regression by Pólya-Gamma Gibbs; needs `polyagamma`.
+    r"""Sample the posterior of a logistic regression without bias.
 
     Parameters
     ----------
@@ -215,9 +219,13 @@ def logistic_posterior(
     num_classes
         2 gives one weight per feature; more give a column of weights per class.
     num_chains, num_draws, burn_in
-        Chains start at independent draws of $\mathcal N(0, 1)$; `num_draws` are kept from each.
+        `num_draws` are kept from each chain; chains start apart.
     seed
-        Of all randomness; every chain has its own stream.
+        Of all randomness.
+    method
+        `"polya-gamma"` (Gibbs; needs the package `polyagamma`; indifferent to how the features are
+        scaled) or `"hmc"` (on a9a 20 times as many effective draws per second; wants many chains
+        and a `burn_in` of 50).
     cache_dir
         Where to keep the draws as `.npz`; the same data, prior and settings are not sampled twice.
     say
@@ -238,8 +246,10 @@ def logistic_posterior(
             f"`y` must have labels 0 to {num_classes - 1} for {num_classes} classes, "
             f"got {np.unique(y)[:20]}."
         )
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
     settings = {
-        "method": "Pólya-Gamma Gibbs",
+        "method": METHODS[method],
         "algorithm": _ALGORITHM,
         "data": _fingerprint(x, y),
         "prior_variance": np.asarray(prior_variance, np.float64).tolist(),
@@ -253,13 +263,8 @@ def logistic_posterior(
     path = None if cache_dir is None else Path(cache_dir) / f"logistic-{key[:16]}.npz"
     draws = _load(path, key)
     if draws is None:
-        gibbs = PolyaGammaGibbs(x, y, variance, num_classes)
-        chains = []
-        for chain, stream in enumerate(np.random.SeedSequence(seed).spawn(num_chains)):
-            prefix = f"Reference posterior, chain {chain + 1} of {num_chains}"
-            rng, tell = np.random.default_rng(stream), partial(_tell, say, prefix)
-            chains.append(gibbs.chain(rng, num_draws, burn_in, tell))
-        draws = np.stack(chains)
+        make = _by_hmc if method == "hmc" else _by_gibbs
+        draws = make(x, y, variance, num_classes, num_chains, num_draws, burn_in, seed, say)
         _store(path, key, draws, settings)
     posterior = ReferencePosterior(draws, settings, key)
     if not posterior.converged:
@@ -270,6 +275,31 @@ def logistic_posterior(
             stacklevel=2,
         )
     return posterior
+
+
+def _by_gibbs(
+    x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int,
+    num_chains: int, num_draws: int, burn_in: int, seed: int, say: Callable[[str], None],
+) -> np.ndarray:  # fmt: skip
+    gibbs = PolyaGammaGibbs(x, y, variance, num_classes)
+    chains = []
+    for chain, stream in enumerate(np.random.SeedSequence(seed).spawn(num_chains)):
+        prefix = f"Reference posterior, chain {chain + 1} of {num_chains}"
+        rng, tell = np.random.default_rng(stream), partial(_tell, say, prefix)
+        chains.append(gibbs.chain(rng, num_draws, burn_in, tell))
+    return np.stack(chains)
+
+
+def _by_hmc(
+    x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int,
+    num_chains: int, num_draws: int, burn_in: int, seed: int, say: Callable[[str], None],
+) -> np.ndarray:  # fmt: skip
+    draws, _ = hmc(
+        logistic_hill(x, y, variance, num_classes),
+        num_chains=num_chains, num_draws=num_draws, burn_in=burn_in, seed=seed, say=say,
+    )  # fmt: skip
+    shape = (x.shape[1],) if num_classes == 2 else (x.shape[1], num_classes)
+    return draws.reshape(num_chains, num_draws, *shape).astype(np.float32)
 
 
 def _tell(say: Callable[[str], None], prefix: str, percent: int) -> None:

@@ -56,7 +56,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (text.cell, text.columns, text.duration, text.heading, text.inline):
+    for function in (
+        text.cell,
+        text.columns,
+        text.duration,
+        text.heading,
+        text.inline,
+        text.tables,
+    ):
         environment.filters[function.__name__] = function
     environment.filters["paragraphs"] = text.paragraphs
     environment.tests["numeric_in"] = lambda key, rows: text.is_numeric(rows, key)

@@ -39,6 +39,19 @@ def columns(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
+def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Sort rows into tables by their key `table`; without it there is one table, "Numbers".
+
+    >>> tables([{"table": "A", "h": 1}, {"table": "B", "D": 2}, {"table": "A", "h": 3}])
+    [('A', [{'h': 1}, {'h': 3}]), ('B', [{'D': 2}])]
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        rest = {key: value for key, value in row.items() if key != "table"}
+        found.setdefault(row.get("table", "Numbers"), []).append(rest)
+    return list(found.items())
+
+
 def is_numeric(rows: list[dict[str, Any]], key: str) -> bool:
     """Tell whether a column holds numbers and so is set flush right."""
     values = [row.get(key) for row in rows]

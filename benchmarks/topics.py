@@ -1,0 +1,239 @@
+"""Topic kernels beside tomotopy: token updates per second on one thread, and the same perplexity.
+
+Contestants run in this process, interleaved: in every round each makes some sweeps, in rotated order. Rates are
+per second of wall time and of processor time; on a busy machine only the second means much. tomotopy's
+hyper-parameters are fixed as ours are. The full run rewrites `docs/results/topics_speed.json`.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tomotopy
+from reporting import machine
+from rich.console import Console
+from rich.table import Table
+
+from isotherm.topics import layout
+from isotherm.topics.corpora import load_icml, load_wiki
+from isotherm.topics.corpus import Corpus, completion, train_test
+from isotherm.topics.gibbs import GibbsLDA
+from isotherm.topics.inference import gibbs_counts
+from isotherm.topics.perplexity import CompletionScore, perplexity, unigram
+
+ALPHA, BETA = 0.1, 0.05
+TOPICS = (30, 128)
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "topics_speed.json"
+PACKAGES = ("isotherm", "numpy", "numba", "llvmlite", "tomotopy")
+GOALS = {30: 15e6, 128: 8e6}
+"""Token updates per second that the semi-collapsed kernel should reach, by number of topics."""
+
+
+class Tomotopy:
+    """tomotopy's LDA on one of our corpora, driven as our chain is."""
+
+    def __init__(self, corpus: Corpus, num_topics: int, seed: int) -> None:
+        self.model = tomotopy.LDAModel(k=num_topics, alpha=ALPHA, eta=BETA, seed=seed)
+        self.model.optim_interval = 0
+        self.vocabulary = [str(word) for word in range(corpus.num_words)]
+        tokens, starts = corpus.tokens().astype(str), corpus.token_starts
+        for begin, end in itertools.pairwise(starts):
+            self.model.add_doc(tokens[begin:end].tolist())
+
+    def sweep(self, num_sweeps: int) -> None:
+        """Train with one worker."""
+        self.model.train(num_sweeps, workers=1)
+
+    def topics(self) -> np.ndarray:
+        """Give the topics, over our words."""
+        weights = [self.model.get_topic_word_dist(k) for k in range(self.model.k)]
+        return layout.as_topics(weights, list(self.model.used_vocabs), onto=self.vocabulary)
+
+
+@dataclass
+class Contestant:
+    """Something that updates tokens, and how fast it did."""
+
+    name: str
+    corpus: str
+    num_topics: int
+    updates: int
+    run: Callable[[], object]
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def play(self) -> None:
+        """Time one run."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.run()
+        self.cpu.append(self.updates / (time.process_time() - cpu))
+        self.wall.append(self.updates / (time.perf_counter() - wall))
+
+    def result(self) -> dict:
+        """Give medians over rounds."""
+        row = {"name": self.name, "corpus": self.corpus, "num_topics": self.num_topics}
+        row |= {"wall": statistics.median(self.wall), "cpu": statistics.median(self.cpu)}
+        return row | {"wall_rates": self.wall, "cpu_rates": self.cpu}
+
+
+def contestants(corpora: dict[str, Corpus], updates: int) -> list[Contestant]:
+    """List who takes part; each run makes about so many token updates."""
+    found = []
+    for (name, corpus), k in ((c, k) for c in corpora.items() for k in TOPICS):
+        sweeps = max(1, updates // corpus.num_tokens)
+        ours, theirs = GibbsLDA(corpus, k, alpha=ALPHA, beta=BETA), Tomotopy(corpus, k, seed=1)
+        for label, chain in (("collapsed", ours), ("tomotopy", theirs)):
+            chain.sweep(20)  # compiles, and leaves the random start
+            run = lambda chain=chain, sweeps=sweeps: chain.sweep(sweeps)  # noqa: E731
+            found.append(Contestant(label, name, k, sweeps * corpus.num_tokens, run))
+        for size in (5, 100, len(corpus)):
+            found.append(semi_collapsed(name, corpus, ours.topics(), size, updates))
+    return found
+
+
+def semi_collapsed(
+    name: str, corpus: Corpus, topics: np.ndarray, size: int, updates: int
+) -> Contestant:
+    """Take batches of the given size, 20 sweeps each (and one to fill in), counts by word included."""
+    rows, alpha, batches, total = layout.word_major(topics), np.full(len(topics), ALPHA), [], 0
+    while total < updates:
+        first = (len(batches) * size) % max(1, len(corpus) - size + 1)
+        batches.append(corpus[first : first + size])
+        total += 21 * batches[-1].num_tokens
+
+    def run() -> None:
+        for step, batch in enumerate(batches):
+            gibbs_counts(rows, batch, alpha, sweeps=20, burn_in=10, seed=0, step=step)
+
+    gibbs_counts(rows, corpus[:1], alpha, sweeps=2, burn_in=1, seed=0)  # compiles
+    label = f"semi-collapsed, batch {size}"
+    return Contestant(label, name, len(topics), total, run)
+
+
+def ratios(rows: list[dict]) -> list[dict]:
+    """Say how many times faster than tomotopy our collapsed sampler is: medians over rounds."""
+    rates = {(row["name"], row["corpus"], row["num_topics"]): row for row in rows}
+    found = []
+    for (name, corpus, k), row in rates.items():
+        if name == "collapsed":
+            peer = rates["tomotopy", corpus, k]
+            pairs = {
+                kind: zip(row[kind], peer[kind], strict=True)
+                for kind in ("wall_rates", "cpu_rates")
+            }
+            medians = {
+                kind[:-6]: statistics.median(a / b for a, b in p) for kind, p in pairs.items()
+            }
+            found.append({"corpus": corpus, "num_topics": k, **medians})
+    return found
+
+
+def converged(corpus: Corpus, seeds: range, burn_in: int, draws: int, thin: int = 10) -> dict:
+    """Score both packages' topics on the same split, 30 topics, draws averaged, several seeds."""
+    train, test = train_test(corpus, test=0.2, seed=0)
+    known = np.unique(train.words)  # tomotopy knows no others
+    train, test = train.select_words(known), test.select_words(known)
+    split, scores = completion(test, observed=0.5, seed=0), {}
+    for name, make in (("isotherm", GibbsLDA), ("tomotopy", Tomotopy)):
+        for fold_in in ("gibbs", "fixed-point"):
+            scores[name, fold_in] = []
+        for seed in seeds:
+            settings = {"alpha": ALPHA, "beta": BETA} if make is GibbsLDA else {}
+            chain = make(train, 30, seed=seed + 1, **settings)
+            both = [CompletionScore(split, ALPHA, fold_in=f) for f in ("gibbs", "fixed-point")]
+            chain.sweep(burn_in)
+            for _ in range(draws):
+                chain.sweep(thin)
+                for score in both:
+                    score.add(chain.topics())
+            for score in both:
+                scores[name, score.fold_in].append(score.result().value)
+    plain = perplexity(unigram(train), split, ALPHA)
+    report = {"unigram": plain.value, "num_draws": draws, "burn_in": burn_in, "thin": thin}
+    report |= {"observed": split.fraction, "num_tokens": plain.num_tokens, "fold_in": {}}
+    for fold_in in ("gibbs", "fixed-point"):
+        a, b = np.array(scores["isotherm", fold_in]), np.array(scores["tomotopy", fold_in])
+        error = np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)) / b.mean()
+        report["fold_in"][fold_in] = {
+            "isotherm": a.tolist(), "tomotopy": b.tolist(),
+            "ratio": float(a.mean() / b.mean()), "ratio_error": float(error),
+        }  # fmt: skip
+    return report
+
+
+def show(rows: list[dict], ratios: list[dict], scores: dict) -> None:
+    """Print everything."""
+    table = Table(title="million token updates per second, one thread (medians)")
+    for name in ("contestant", "corpus", "topics", "wall", "processor"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        speeds = [f"{row[kind] / 1e6:.1f}" for kind in ("wall", "cpu")]
+        table.add_row(row["name"], row["corpus"], str(row["num_topics"]), *speeds)
+    console = Console(width=110, highlight=False)
+    console.print(table)
+    for row in ratios:
+        console.print(
+            f"collapsed / tomotopy, {row['corpus']}, {row['num_topics']} topics: "
+            f"{row['wall']:.2f} (wall), {row['cpu']:.2f} (processor)"
+        )
+    for fold_in, row in scores["fold_in"].items():
+        ours, theirs = np.mean(row["isotherm"]), np.mean(row["tomotopy"])
+        console.print(
+            f"perplexity on ICML ({fold_in}): {ours:.1f} against {theirs:.1f}, ratio "
+            f"{row['ratio']:.4f} ± {row['ratio_error']:.4f} over {len(row['isotherm'])} seeds each"
+        )
+
+
+def claims(rows: list[dict], ratios: list[dict], scores: dict) -> list[dict]:
+    """State what should hold, by processor time."""
+    found = []
+
+    def claim(text: str, measured: float, expected: float, holds: bool) -> None:
+        entry = {"claim": text, "holds": bool(holds), "measured": float(measured)}
+        found.append(entry | {"expected": expected})
+
+    for row in ratios:
+        setting = f"{row['corpus']}, {row['num_topics']} topics"
+        claim(f"collapsed / tomotopy, {setting}", row["cpu"], 1, row["cpu"] >= 1)
+    for row in rows:
+        if row["name"].startswith("semi"):
+            goal, setting = GOALS[row["num_topics"]], f"{row['corpus']}, {row['num_topics']} topics"
+            claim(f"{row['name']}, {setting}", row["cpu"], goal, row["cpu"] >= goal)
+    for fold_in, row in scores["fold_in"].items():
+        off = abs(row["ratio"] - 1)
+        claim(f"perplexity off tomotopy's ({fold_in} fold-in)", off, 0.01, off <= 0.01)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
+    quick = parser.parse_args().quick
+    where, icml = machine(PACKAGES), load_icml()
+    corpora = {"icml": icml, "wiki": load_wiki("small")[: 1000 if quick else 5000]}
+    everyone = contestants(corpora, updates=10**6 if quick else 10**7)
+    for r in range(2 if quick else 7):
+        for contestant in everyone[2 * r :] + everyone[: 2 * r]:
+            contestant.play()
+    rows = [contestant.result() for contestant in everyone]
+    scores = converged(icml, *((range(2), 50, 10) if quick else (range(8), 1000, 100)))
+    show(rows, ratios(rows), scores)
+    everything = {
+        "machine": where | {"load_average_after": os.getloadavg()[0]}, "contestants": rows,
+        "ratios": ratios(rows), "perplexity": scores, "claims": claims(rows, ratios(rows), scores),
+    }  # fmt: skip
+    for claim in everything["claims"]:
+        print("holds" if claim["holds"] else "FAILS", claim["claim"])
+    if not quick:
+        RESULTS.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Bags of words in files: LDA-C, SciPy's npz, Matrix Market, and vocabularies.
+
+Every reader gives counts in one form (`isotherm.data.counts`), documents by words, or a `ValueError` that
+says in which file and on which line or in which document the trouble is.
+"""
+
+import gzip
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from scipy import io, sparse
+
+from isotherm.data.counts import CountError, Counts, check_counts, check_rows
+from isotherm.data.registry import PathLike
+
+_LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
+_FIELD = re.compile(rb"\d+:\d+")
+DAMAGE = (EOFError, OSError, zlib.error, zipfile.BadZipFile)
+
+
+def open_bytes(path: PathLike) -> IO[bytes]:
+    """Open a file, unpacked if its name ends in `.gz`."""
+    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+
+
+def read_vocabulary(path: PathLike) -> tuple[str, ...]:
+    """Read words, one per line: line n is word n - 1."""
+    with open_bytes(path) as stream:
+        try:
+            words = stream.read().decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"`{path}` is not text in UTF-8: {error}") from error
+    words = [word.strip() for word in words]
+    if not words:
+        raise ValueError(f"`{path}` is an empty vocabulary.")
+    seen: dict[str, int] = {}
+    for number, word in enumerate(words, 1):
+        if not word:
+            raise ValueError(f"`{path}`, line {number}: a word is missing.")
+        if word in seen:
+            raise ValueError(f"`{path}`, line {number}: {word!r} is on line {seen[word]} already.")
+        seen[word] = number
+    return tuple(words)
+
+
+def parse_ldac(line: bytes) -> list[int]:
+    """Take one line of LDA-C apart: the words, then the counts; a `ValueError` says what is wrong."""
+    if not _LINE.fullmatch(line):
+        raise ValueError(_trouble(line))
+    numbers = list(map(int, line.replace(b":", b" ").split()))
+    promised, found = numbers[0], len(numbers) // 2
+    if promised != found:
+        short = ": cut short?" if found < promised else ""
+        raise ValueError(f"it says {promised} words, but has {found}{short}")
+    return numbers[1::2] + numbers[2::2]
+
+
+def _trouble(line: bytes) -> str:
+    """Say why a line is not LDA-C."""
+    fields = line.split()
+    if not fields:
+        return "it is blank (an empty document is `0`)"
+    if not fields[0].isdigit():
+        return f"it must begin with a number of words, got `{_text(fields[0])}`"
+    field = next(field for field in fields[1:] if not _FIELD.fullmatch(field))
+    return f"`{_text(field)}` is not `word:count` in whole numbers that are not negative"
+
+
+def _text(field: bytes) -> str:
+    return field[:40].decode("utf-8", "replace")
+
+
+def assemble(lines: list[list[int]], num_words: int) -> Counts:
+    """Make counts of parsed lines."""
+    sizes = np.array([len(line) // 2 for line in lines], np.int64)
+    indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    words = [word for line in lines for word in line[: len(line) // 2]]
+    counts = [count for line in lines for count in line[len(line) // 2 :]]
+    return check_rows(indptr, np.array(words, np.int64), np.array(counts, np.int64), num_words)
+
+
+def ldac_lines(path: PathLike, stream: IO[bytes], num_words: int | None) -> Iterator[list[int]]:
+    """Parse a stream of LDA-C line by line; an error names the line."""
+    number, lines = 0, iter(stream)
+    while True:
+        number += 1
+        try:
+            line = next(lines, None)
+            if line is None:
+                return
+            parsed = parse_ldac(line)
+            outside = max(parsed[: len(parsed) // 2], default=-1)
+            if num_words is not None and outside >= num_words:
+                raise ValueError(f"word {outside}, but the vocabulary has {num_words} words")
+        except DAMAGE as error:
+            raise ValueError(
+                f"`{path}` is damaged or cut short at line {number}: {error}"
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"`{path}`, line {number}: {error}.") from error
+        yield parsed
+
+
+def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:
+    """Read LDA-C, plain or `.gz`: per document a line `M word:count word:count …`, words from 0.
+
+    Parameters
+    ----------
+    path
+        The file.
+    num_words
+        Size of the vocabulary; by default one more than the largest word.
+    """
+    with open_bytes(path) as stream:
+        lines = list(ldac_lines(path, stream, num_words))
+    if not lines:
+        raise ValueError(f"`{path}` is empty.")
+    if num_words is None:
+        num_words = 1 + max((max(line[: len(line) // 2], default=-1) for line in lines), default=-1)
+    try:
+        return assemble(lines, num_words)
+    except CountError as error:
+        raise CountError(f"`{path}`, line {error.row + 1}: {error}", error.row) from error
+
+
+def read_npz(path: PathLike) -> Counts:
+    """Read what `scipy.sparse.save_npz` has written; other arrays in the file are left alone."""
+    try:
+        with open(path, "rb") as stream:  # NumPy leaves a damaged file open
+            x = sparse.load_npz(stream)
+    except FileNotFoundError:
+        raise
+    except (*DAMAGE, ValueError, KeyError) as error:
+        raise ValueError(f"`{path}` is not a sparse npz, or is cut short: {error}") from error
+    return check_counts(x, what=f"`{path}`")
+
+
+def read_matrix_market(path: PathLike) -> Counts:
+    """Read a Matrix Market file (`.mtx`, `.mm`, or either with `.gz`), documents by words.
+
+    gensim's `MmCorpus.serialize` writes it so.
+    """
+    try:
+        with open_bytes(path) as stream:
+            x = io.mmread(stream)
+    except FileNotFoundError:
+        raise
+    except (*DAMAGE, ValueError, OverflowError) as error:
+        raise ValueError(f"`{path}` is not Matrix Market, or is cut short: {error}") from error
+    return check_counts(x, what=f"`{path}`")
+
+
+READERS = {
+    ".npz": read_npz,
+    ".mtx": read_matrix_market,
+    ".mm": read_matrix_market,
+    ".ldac": read_ldac,
+    ".dat": read_ldac,
+}
+
+
+def kind(path: PathLike) -> str:
+    """Tell a file's format by its name."""
+    suffix = Path(str(path).removesuffix(".gz")).suffix
+    if suffix not in READERS:
+        raise ValueError(f"`{path}` must end in one of {', '.join(READERS)} (or .gz).")
+    return suffix

@@ -1,0 +1,1 @@
+"""Topic models on sparse counts: corpora, Gibbs kernels in Numba, scores."""

@@ -1,0 +1,168 @@
+r"""Latent Dirichlet allocation by collapsed Gibbs sampling: the baseline.
+
+$$ \phi_k \sim \mathrm{Dir}(\beta), \quad \theta_j \sim \mathrm{Dir}(\alpha), \quad
+   z_{ji} \sim \theta_j, \quad w_{ji} \sim \phi_{z_{ji}} . $$
+
+Topics and proportions are integrated out; the chain moves the assignments $z$ alone, one sweep over all
+tokens at a time, each drawn from its exact conditional (`isotherm.topics.kernels`). It targets
+$p(z \mid w)$ without error, in memory proportional to the number of tokens, on one thread.
+Given $z$ the posterior mean of the topics is
+$\mathrm E[\phi_{kw} \mid z] = (n_{kw} + \beta)/(n_{k\cdot} + V\beta)$.
+
+Labels of topics do not switch in any run of practical length, so topics of several sweeps of *one* chain may be
+averaged; topics of two chains may not.
+
+References
+----------
+Griffiths & Steyvers (2004), *Finding scientific topics*, PNAS.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from isotherm.progress import make_progress
+from isotherm.topics import counter, kernels, layout
+from isotherm.topics.corpus import Corpus
+
+_CHUNK = 2**22
+"""Tokens between two looks at the progress bar."""
+
+
+class GibbsLDA:
+    r"""A chain of topic assignments.
+
+    Parameters
+    ----------
+    corpus
+        The documents.
+    num_topics
+        $K$.
+    alpha
+        $\alpha$: a number (symmetric) or one per topic.
+    beta
+        $\beta$, symmetric.
+    seed
+        Which random numbers. The same seed gives the same chain, on any machine.
+
+    Examples
+    --------
+    >>> from isotherm.topics.corpus import as_corpus
+    >>> chain = GibbsLDA(as_corpus([[3, 1, 0], [0, 1, 4]]), num_topics=2)
+    >>> chain.sweep(10)
+    >>> chain.topics().shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        num_topics: int,
+        *,
+        alpha: Any = 0.1,
+        beta: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        if num_topics < 1:
+            raise ValueError(f"`num_topics` must be at least 1, got {num_topics}.")
+        if not (beta > 0 and np.isfinite(beta)):
+            raise ValueError(f"`beta` must be positive, got {beta}.")
+        self.corpus, self.num_topics, self.beta, self.seed = corpus, num_topics, beta, seed
+        self.alpha = layout.as_alpha(alpha, num_topics)
+        self._words, self._starts = corpus.tokens(), corpus.token_starts
+        if len(self._words) == 0:
+            raise ValueError("`corpus` has no tokens.")
+        self.num_sweeps = 0
+        self.assignments = np.full(len(self._words), -1, np.int32)
+        """The topic of every token; -1 before the first sweep."""
+        self._count()
+
+    def _count(self) -> None:
+        shape = (self.corpus.num_words, layout.padded_size(self.num_topics))
+        self._totals = np.zeros(shape[1], np.int64)
+        self._word_topics = np.zeros(shape, np.float32)
+        if self.assignments[0] >= 0:
+            np.add.at(self._word_topics, (self._words, self.assignments), np.float32(1))
+            self._totals += np.bincount(self.assignments, minlength=shape[1])
+
+    def sweep(self, num_sweeps: int = 1, *, progress: bool | None = False) -> None:
+        """Draw every assignment again, `num_sweeps` times; the first sweep of all fills them in.
+
+        Parameters
+        ----------
+        num_sweeps
+            How many sweeps.
+        progress
+            Show a bar; None shows it on a terminal.
+        """
+        chunk = max(1, _CHUNK // len(self._words))
+        with make_progress(progress, num_sweeps, f"Gibbs, {self.num_topics} topics") as bar:
+            while num_sweeps > 0:
+                now = min(chunk, num_sweeps)
+                self._run(now)
+                bar.advance(now, None, None)
+                num_sweeps -= now
+
+    def _run(self, num_sweeps: int) -> None:
+        key, numbers = counter.purpose_key(self.seed, "collapsed"), self.corpus.documents
+        indices = range(self.num_sweeps, self.num_sweeps + num_sweeps)
+        kernels.sweep_collapsed(
+            self._words, self._starts, self.assignments, self._word_topics, self._totals,
+            layout.padded(self.alpha), np.float32(self.beta),
+            np.stack([counter.streams(key, s, numbers) for s in indices]), num_sweeps,
+        )  # fmt: skip
+        self.num_sweeps += num_sweeps
+
+    def draws(
+        self, num_draws: int, *, thin: int = 1, burn_in: int = 0, progress: bool | None = False
+    ) -> Iterator[np.ndarray]:
+        """Run the chain and give the topics of every `thin`-th sweep after the burn-in.
+
+        Their mean estimates the posterior mean of the topics; a score should average probabilities
+        over them (`isotherm.topics.perplexity`).
+        """
+        self.sweep(burn_in, progress=progress)
+        for _ in range(num_draws):
+            self.sweep(thin)
+            yield self.topics()
+
+    def topics(self) -> np.ndarray:
+        r"""Compute $\mathrm E[\phi \mid z]$, (topics, words), float32; rows sum to 1."""
+        counts = layout.topic_major(self._word_topics, self.num_topics) + np.float32(self.beta)
+        return counts / counts.sum(1, keepdims=True, dtype=np.float64).astype(np.float32)
+
+    def proportions(self) -> np.ndarray:
+        r"""Compute $\mathrm E[\theta \mid z]$, (documents, topics), float32; rows sum to 1."""
+        n = self._doc_topics() + self.alpha
+        return (n / n.sum(1, keepdims=True)).astype(np.float32)
+
+    def _doc_topics(self) -> np.ndarray:
+        size, given = len(self.corpus), self.assignments >= 0
+        document = np.repeat(np.arange(size), np.diff(self._starts))
+        cells = document[given] * self.num_topics + self.assignments[given]
+        return np.bincount(cells, minlength=size * self.num_topics).reshape(size, -1)
+
+    def log_joint(self) -> float:
+        r"""Compute $\log p(w, z)$: what to watch until it stops rising."""
+        v, total = self.corpus.num_words, self.alpha.sum(dtype=np.float64)
+        n = self._word_topics[:, : self.num_topics].astype(np.float64)
+        words = gammaln(n + self.beta).sum() - gammaln(n.sum(0) + v * self.beta).sum()
+        words += self.num_topics * (gammaln(v * self.beta) - v * gammaln(self.beta))
+        m = self._doc_topics()
+        topics = (gammaln(m + self.alpha) - gammaln(self.alpha)).sum()
+        topics += (gammaln(total) - gammaln(m.sum(1) + total)).sum()
+        return float(words + topics)
+
+    def state(self) -> dict[str, Any]:
+        """Give what it takes to go on: the assignments and how many sweeps they have had."""
+        return {"assignments": self.assignments.copy(), "num_sweeps": self.num_sweeps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a chain with the same corpus and settings, bit for bit."""
+        assignments = np.array(state["assignments"], np.int32)
+        if assignments.shape != self.assignments.shape or assignments.max() >= self.num_topics:
+            raise ValueError("`state` is of another corpus or another number of topics.")
+        self.assignments, self.num_sweeps = assignments, int(state["num_sweeps"])
+        self._count()

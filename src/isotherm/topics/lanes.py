@@ -1,0 +1,145 @@
+r"""Draw an index with given weights, sixteen lanes at a time.
+
+Weights are the products $w_k = a_k (b_k + c)$ for $k < K$, $K$ a multiple of 16. They are never
+normalised and never stored. Column sums over blocks of 16, $s_j = \sum_b w_{16b + j}$, need
+vertical additions only; a prefix sum over the 16 lanes finds the lane, a walk over the
+blocks of that lane finds $k$. Nothing branches on the data.
+
+Every addition is written out in a fixed order and nothing may be reassociated or contracted, so the
+result is the same on every processor, whatever the width of its vectors. Numba alone can have
+only one of the two: without `fastmath` it does not vectorise a sum.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR, _PICKS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+_LAST = LANES - 1
+
+
+class _Rows:
+    """The two rows of factors and the constant, as code that loads a product."""
+
+    def __init__(self, builder: Any, left: Any, right: Any, shift: Any) -> None:
+        self.builder, self.left, self.right, self.shift = builder, left, right, shift
+        self.splat_shift = splat(builder, shift)
+
+    def _load(self, pointer: Any, index: Any) -> Any:
+        place = self.builder.bitcast(self.builder.gep(pointer, [index]), _VECTOR.as_pointer())
+        return self.builder.load(place, align=4)
+
+    def products(self, index: Any) -> Any:
+        """Load sixteen weights from `index` on."""
+        shifted = self.builder.fadd(self._load(self.right, index), self.splat_shift)
+        return self.builder.fmul(self._load(self.left, index), shifted)
+
+    def product(self, index: Any) -> Any:
+        """Load one weight."""
+        b = self.builder
+        right = b.load(b.gep(self.right, [index]))
+        return b.fmul(b.load(b.gep(self.left, [index])), b.fadd(right, self.shift))
+
+
+def splat(builder: Any, number: Any) -> Any:
+    """Put a number into all lanes."""
+    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(nothing, number, _I32(0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(_PICKS, [0] * LANES))
+
+
+def _prefix_sums(builder: Any, lanes: Any) -> Any:
+    """Add to each lane those before it, in four shifted additions."""
+    zero = ir.Constant(_VECTOR, [0.0] * LANES)
+    for shift in (1, 2, 4, 8):
+        picks = [i - shift if i >= shift else LANES + i for i in range(LANES)]
+        shifted = builder.shuffle_vector(lanes, zero, ir.Constant(_PICKS, picks))
+        lanes = builder.fadd(lanes, shifted)
+    return lanes
+
+
+def _lane_sums(builder: Any, rows: _Rows, num_blocks: Any) -> Any:
+    total = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES))
+    with cgutils.for_range(builder, num_blocks) as loop:
+        products = rows.products(builder.shl(loop.index, _I64(4)))
+        builder.store(builder.fadd(builder.load(total), products), total)
+    return builder.load(total)
+
+
+def _pick_lane(builder: Any, prefix: Any, target: Any) -> tuple[Any, Any]:
+    """Count the prefix sums up to the target: the lane, and what is left to walk inside it."""
+    passed = builder.fcmp_ordered("<=", prefix, splat(builder, target))
+    count = builder.zext(builder.ctpop(builder.bitcast(passed, ir.IntType(LANES))), _I64)
+    lane = builder.select(builder.icmp_unsigned(">", count, _I64(_LAST)), _I64(_LAST), count)
+    table = cgutils.alloca_once(builder, ir.ArrayType(_F32, LANES + 1))
+    builder.store(_F32(0.0), builder.gep(table, [_I64(0), _I64(0)]))
+    sums = builder.bitcast(builder.gep(table, [_I64(0), _I64(1)]), _VECTOR.as_pointer())
+    builder.store(prefix, sums, align=4)
+    before = builder.load(builder.gep(table, [_I64(0), lane]))
+    return lane, builder.fsub(target, before)
+
+
+def _pick_block(builder: Any, rows: _Rows, num_blocks: Any, lane: Any, rest: Any) -> Any:
+    count = cgutils.alloca_once_value(builder, _I64(0))
+    walked = cgutils.alloca_once_value(builder, _F32(0.0))
+    with cgutils.for_range(builder, builder.sub(num_blocks, _I64(1))) as loop:
+        weight = rows.product(builder.add(builder.shl(loop.index, _I64(4)), lane))
+        so_far = builder.fadd(builder.load(walked), weight)
+        builder.store(so_far, walked)
+        passed = builder.zext(builder.fcmp_ordered(">=", rest, so_far), _I64)
+        builder.store(builder.add(builder.load(count), passed), count)
+    return builder.load(count)
+
+
+def _nearest(left, right, row, shift, k):
+    """Find the nearest index before `k`, or else after it, whose weight is not zero."""
+    for near in range(k - 1, -1, -1):
+        if left[near] * (right[row, near] + shift) > np.float32(0):
+            return near
+    for near in range(k + 1, len(left)):
+        if left[near] * (right[row, near] + shift) > np.float32(0):
+            return near
+    return 0
+
+
+def _draw_index(typing_context: Any, left: Any, right: Any, row: Any, shift: Any, u: Any) -> Any:
+    """Draw `k` with probability proportional to `left[k] * (right[row, k] + shift)`.
+
+    All in float32 and contiguous, the length of a row a multiple of 16; `u` is uniform on [0, 1). A
+    weight of zero is never drawn, so rows may be padded with zeros on the left. If all are zero it
+    is 0. For use inside compiled code.
+    """
+    signature = types.int64(left, right, types.int64, types.float32, types.float32)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left_type, right_type = signature.args[:2]
+        left = context.make_array(left_type)(context, builder, arguments[0])
+        right = context.make_array(right_type)(context, builder, arguments[1])
+        size = builder.extract_value(right.shape, 1)
+        start = builder.gep(right.data, [builder.mul(arguments[2], size)])
+        rows = _Rows(builder, left.data, start, arguments[3])
+        num_blocks = builder.lshr(size, _I64(4))
+        prefix = _prefix_sums(builder, _lane_sums(builder, rows, num_blocks))
+        total = builder.extract_element(prefix, _I32(_LAST))
+        lane, rest = _pick_lane(builder, prefix, builder.fmul(arguments[4], total))
+        block = _pick_block(builder, rows, num_blocks, lane, rest)
+        k = builder.add(builder.shl(block, _I64(4)), lane)
+        found = cgutils.alloca_once_value(builder, k)
+        # Rounding may run past the last weight that is not zero: once in ten million draws.
+        none = builder.fcmp_unordered("<=", rows.product(k), _F32(0.0))
+        with builder.if_then(none, likely=False):
+            kinds = types.int64(*signature.args[:4], types.int64)
+            near = context.compile_internal(builder, _nearest, kinds, [*arguments[:4], k])
+            builder.store(near, found)
+        return builder.load(found)
+
+    return signature, codegen
+
+
+draw_index: Any = intrinsic(_draw_index)

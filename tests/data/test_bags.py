@@ -1,0 +1,124 @@
+"""Bags of words are read as they are, or refused with the line that is wrong."""
+
+import gzip
+
+import numpy as np
+import pytest
+from scipy import io, sparse
+
+from isotherm.data.bags import read_ldac, read_matrix_market, read_npz, read_vocabulary
+
+DENSE = np.array([[1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 0, 1]])
+LDAC = "2 0:1 2:2\n0\n2 3:1 1:3\n"
+
+
+def test_ldac_plain_and_gzipped(tmp_path):
+    (tmp_path / "plain.ldac").write_text(LDAC)
+    (tmp_path / "packed.ldac.gz").write_bytes(gzip.compress(LDAC.encode()))
+    for name in ("plain.ldac", "packed.ldac.gz"):
+        counts = read_ldac(tmp_path / name)
+        np.testing.assert_array_equal(counts.to_csr().toarray(), DENSE)
+    assert read_ldac(tmp_path / "plain.ldac", num_words=9).num_words == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 0:1 2:2\n3 0:1 1:1", "line 2: it says 3 words, but has 2: cut short"),
+        ("1 0:1 2:2\n", "line 1: it says 1 words, but has 2"),
+        ("1 0:1\n1 1:-2\n", "line 2: `1:-2` is not `word:count`"),
+        ("1 0:1\n1 1:0.5\n", "line 2: `1:0.5` is not `word:count`"),
+        ("1 0:nan\n", "line 1: `0:nan` is not"),
+        ("1 -1:1\n", "line 1: `-1:1` is not"),
+        ("1 0:1:1\n", "line 1: `0:1:1` is not"),
+        ("1 0:1\n\n1 0:1\n", "line 2: it is blank"),
+        ("word 0:1\n", "line 1: it must begin with a number of words, got `word`"),
+        ("1 0:1\n1 7:1\n", "line 2: word 7, but the vocabulary has 4 words"),
+        ("1 0:99999999999\n", "line 1: .*too large"),
+        ("", "is empty"),
+    ],
+)
+def test_bad_ldac(tmp_path, text, message):
+    path = tmp_path / "bad.ldac"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_ldac(path, num_words=4)
+    assert str(path) in str(caught.value)
+
+
+def test_ldac_cut_in_the_middle_of_a_gzip(tmp_path):
+    path = tmp_path / "cut.ldac.gz"
+    path.write_bytes(gzip.compress(LDAC.encode() * 1000)[:-10])
+    with pytest.raises(ValueError, match=r"is damaged or cut short at line \d+"):
+        read_ldac(path)
+
+
+def test_an_ldac_of_empty_documents_has_no_vocabulary(tmp_path):
+    (tmp_path / "a.ldac").write_text("0\n0\n")
+    with pytest.raises(ValueError, match="vocabulary of at least one word"):
+        read_ldac(tmp_path / "a.ldac")
+
+
+def test_npz(tmp_path):
+    sparse.save_npz(tmp_path / "a.npz", sparse.coo_matrix(DENSE.astype(np.uint16)))
+    np.testing.assert_array_equal(read_npz(tmp_path / "a.npz").to_csr().toarray(), DENSE)
+    content = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    np.savez(tmp_path / "other.npz", a=1)
+    for name in ("cut.npz", "other.npz"):
+        with pytest.raises(ValueError, match=f"{name}` is not a sparse npz, or is cut short"):
+            read_npz(tmp_path / name)
+    sparse.save_npz(tmp_path / "bad.npz", sparse.csr_matrix(DENSE * 0.5))
+    with pytest.raises(ValueError, match=r"bad.npz`: document 0 has word 0 0.5 times"):
+        read_npz(tmp_path / "bad.npz")
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "nowhere.npz")
+
+
+def test_matrix_market(tmp_path):
+    io.mmwrite(tmp_path / "a.mtx", sparse.coo_matrix(DENSE))
+    np.testing.assert_array_equal(read_matrix_market(tmp_path / "a.mtx").to_csr().toarray(), DENSE)
+    text = (tmp_path / "a.mtx").read_bytes()
+    (tmp_path / "a.mtx.gz").write_bytes(gzip.compress(text))
+    np.testing.assert_array_equal(
+        read_matrix_market(tmp_path / "a.mtx.gz").to_csr().toarray(), DENSE
+    )
+
+
+HEADER = "%%MatrixMarket matrix coordinate integer general\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER + "3 4 4\n1 1 1\n1 3 2\n", "Truncated file"),
+        (HEADER + "3 4 2\n1 1 1\n1 x 2\n", "Line 4"),
+        (HEADER + "3 4 2\n1 1 1\n1 9 2\n", "Line 4"),
+        (HEADER + "1 2 1\n1 1 -3\n", "document 0 has word 0 -3 times"),
+        ("no header\n", "is not Matrix Market"),
+        ("", "is not Matrix Market"),
+    ],
+)
+def test_bad_matrix_market(tmp_path, text, message):
+    path = tmp_path / "bad.mtx"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_matrix_market(path)
+    assert str(path) in str(caught.value)
+
+
+def test_vocabularies(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("rot\ngrün \nblau\n", encoding="utf-8")
+    assert read_vocabulary(path) == ("rot", "grün", "blau")
+    for text, message in {
+        "": "is an empty vocabulary",
+        "a\n\nb\n": "line 2: a word is missing",
+        "a\nb\na\n": "line 3: 'a' is on line 1 already",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_vocabulary(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not text in UTF-8"):
+        read_vocabulary(path)
