@@ -27,7 +27,7 @@ lint: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# The peers (BlackJAX, posteriors on PyTorch, tomotopy) live in their own environment, pinned apart from ours.
+# The peers (BlackJAX, posteriors on PyTorch, tomotopy, gensim) live in their own environment, pinned apart from ours.
 $(VENV)-bench/.installed: requirements-bench.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
@@ -37,6 +37,7 @@ $(VENV)-bench/.installed: requirements-bench.lock pyproject.toml
 bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/double_well.py
 	$(VENV)-bench/bin/python benchmarks/topics.py
+	$(VENV)-bench/bin/python benchmarks/lda_stream.py
 
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

@@ -311,3 +311,19 @@ def test_a_frozen_chain_is_called_by_its_name(key):
     )
     assert not run.diverged.any()
     assert "WARNING: a kinetic temperature is far from 1" in str(run.summary())
+
+
+def test_a_chunk_keeps_no_more_than_its_draws(key, monkeypatch):
+    """Its page has room for all draws; many short chunks would otherwise hold as many pages."""
+    sizes = []
+    monkeypatch.setattr(loop, "CHUNK_SECONDS", 0.0)
+    keep = loop._HostSide.keep
+
+    def watched(self, page):
+        leaf = page[0]["draws"]
+        sizes.append((leaf if leaf.base is None else leaf.base).nbytes / leaf.nbytes)
+        keep(self, page)
+
+    monkeypatch.setattr(loop._HostSide, "keep", watched)
+    isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=30)
+    assert len(sizes) > 5 and max(sizes) == 1

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from isotherm.diagnostics.temperature import configurational_temperature, kinetic_temperature
     from isotherm.dynamics.integrators import parse
     from isotherm.dynamics.langevin import langevin
+    from isotherm.estimators.linear import BayesianLinearRegression
+    from isotherm.estimators.logistic import BayesianLogisticRegression
+    from isotherm.estimators.topics import ThermostatLDA
     from isotherm.gradients import control_variates, minibatch_gradient
     from isotherm.interop.optax import as_optax
     from isotherm.loop import PolicyWarning, chain, sample
@@ -49,6 +52,9 @@ _HOME = {
     "diagnostics.temperature": "configurational_temperature kinetic_temperature",
     "dynamics.integrators": "parse",
     "dynamics.langevin": "langevin",
+    "estimators.linear": "BayesianLinearRegression",
+    "estimators.logistic": "BayesianLogisticRegression",
+    "estimators.topics": "ThermostatLDA",
     "gradients": "control_variates minibatch_gradient",
     "interop.optax": "as_optax",
     "loop": "PolicyWarning chain sample",

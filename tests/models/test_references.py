@@ -10,6 +10,7 @@ from isotherm.models import polya_gamma, references
 from isotherm.models.references import (
     ReferencePosterior,
     linear_posterior,
+    linear_posterior_half_cauchy,
     linear_posterior_unknown_noise,
     logistic_posterior,
 )
@@ -278,6 +279,33 @@ def test_unknown_noise_agrees_with_quadrature_over_the_noise():
     np.testing.assert_allclose(posterior.mean, mean, rtol=1e-6)
     np.testing.assert_allclose(posterior.sd, np.sqrt(variance), rtol=1e-4)
     np.testing.assert_allclose(posterior.noise_mean, weight @ noise, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "low", "high"), [(12, -9, 9), (2, -30, 30)])
+def test_half_cauchy_noise_agrees_with_quadrature_over_the_noise(rows, low, high):
+    """Two rows are fewer than weights, and leave the noise anywhere."""
+    rng = np.random.default_rng(7)
+    x, v, scale = rng.normal(size=(rows, 3)), np.array([3.0, 1.0, 0.5]), 0.7
+    y = x @ [1.0, -1.0, 0.5] + 0.3 * rng.normal(size=rows)
+    noise = np.exp(np.linspace(low, high, 6001))
+    logs = [
+        stats.multivariate_normal.logpdf(y, cov=x * v @ x.T + s * np.eye(rows))
+        + stats.halfcauchy.logpdf(s**0.5, scale=scale)
+        + 0.5 * np.log(s)  # the grid is even in log σ²
+        for s in noise
+    ]
+    weight = np.exp(logs - np.max(logs))
+    weight /= weight.sum()
+    kernels = [np.linalg.solve(x * v @ x.T + s * np.eye(rows), x * v) for s in noise]
+    means = np.array([k.T @ y for k in kernels])
+    variances = np.array([v - np.sum(x * v * k, axis=0) for k in kernels])
+    posterior = linear_posterior_half_cauchy(x, y, v, scale)
+    mean = weight @ means
+    np.testing.assert_allclose(posterior.mean, mean, rtol=1e-4)
+    np.testing.assert_allclose(
+        posterior.sd, np.sqrt(weight @ (variances + (means - mean) ** 2)), rtol=1e-4
+    )
+    np.testing.assert_allclose(posterior.noise_mean, weight @ noise, rtol=1e-3)
 
 
 def test_linear_regression_refuses_what_is_not_positive():

@@ -38,7 +38,9 @@ def log_likelihood(theta):
     total = 0
     for document in range(len(CORPUS)):
         n, prior = states(document)
-        total = total + np.logaddexp.reduce(prior + np.tensordot(log_topics, n, ((1, 2), (1, 2))), axis=1)
+        total = total + np.logaddexp.reduce(
+            prior + np.tensordot(log_topics, n, ((1, 2), (1, 2))), axis=1
+        )
     return total
 
 

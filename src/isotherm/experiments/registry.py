@@ -23,7 +23,8 @@ EXPERIMENTS = {
     "double-well": Entry("isotherm.experiments.double_well", "Figures 1 and 2"),
     "order": Entry("isotherm.experiments.order", "Lemmas 1 and 2"),
     "rates": Entry("isotherm.experiments.rates", "Lemma 3 and Remarks 1–3"),
-    "logistic-a9a": Entry("isotherm.experiments.logistic_a9a", "Table 3 and Figure 9"),
+    "logistic-a9a": Entry("isotherm.experiments.logistic_a9a", "Table 2 and Figure 6"),
+    "lda-icml": Entry("isotherm.experiments.lda_icml", "Table 1 and Figure 3"),
 }
 
 

@@ -125,6 +125,66 @@ def linear_posterior_unknown_noise(
     return StudentPosterior(mean, scale, noise_shape + len(y) / 2, noise_rate + misfit / 2)
 
 
+class MixturePosterior(NamedTuple):
+    """First two moments of a linear regression's weights and noise variance."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    noise_mean: float
+    noise_sd: float
+
+
+def linear_posterior_half_cauchy(
+    x: Any, y: Any, prior_variance: Any, noise_scale: float = 1.0
+) -> MixturePosterior:
+    r"""Integrate the posterior of a linear regression whose noise has a half-Cauchy prior.
+
+    $\theta \sim \mathcal N(0, v)$ and $\sigma \sim \text{half-Cauchy}(s)$, independently. Given $\sigma$ everything is Gaussian, and
+    so is the evidence, $y \sim \mathcal N(0, \sigma^2 I + X v X^\top)$; what is left is an integral over $\log\sigma^2$, taken on
+    a grid that is narrowed until it fits.
+
+    Parameters
+    ----------
+    x, y, prior_variance
+        As in `linear_posterior`.
+    noise_scale
+        $s$.
+    """
+    x, y = _check_data(x, y)
+    _require_positive(noise_scale=noise_scale)
+    # In the eigenbasis of X v X' all terms are positive: nothing cancels, however small the noise.
+    variance = _prior(prior_variance, x)
+    pull = _dense(x) * variance
+    values, vectors = np.linalg.eigh(pull @ _dense(x).T)
+    values, squares = np.maximum(values, 0), (vectors.T @ y) ** 2
+    pull = vectors.T @ pull
+
+    def given(log_noise: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Log density of the log noise variance; mean and variance of the weights given it."""
+        total = values + np.exp(log_noise)
+        evidence = -0.5 * np.sum(np.log(total) + squares / total)
+        prior = 0.5 * log_noise - np.log1p(np.exp(log_noise) / noise_scale**2)
+        mean = pull.T @ (vectors.T @ y / total)
+        return evidence + prior, mean, variance - np.sum(pull**2 / total[:, None], axis=0)
+
+    center, reach = np.log(y @ y / len(y)), 40.0
+    for num in (400, 400, 400):
+        grid = np.linspace(center - reach, center + reach, num)
+        heights, means, variances = (np.array(each) for each in zip(*map(given, grid), strict=True))
+        weight = np.exp(heights - heights.max())
+        weight /= weight.sum()
+        center = weight @ grid
+        reach = 10 * max(np.sqrt(weight @ (grid - center) ** 2), grid[1] - grid[0])
+    mean = weight @ means
+    noise = np.exp(grid)
+    return MixturePosterior(
+        mean,
+        np.sqrt(weight @ (variances + (means - mean) ** 2)),
+        float(weight @ noise),
+        float(np.sqrt(weight @ (noise - weight @ noise) ** 2)),
+    )
+
+
 @dataclass(frozen=True)
 class ReferencePosterior:
     """Draws from a posterior without bias, and how far they can be trusted."""

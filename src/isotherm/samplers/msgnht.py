@@ -24,8 +24,9 @@ $$ \theta \leftarrow \theta + p\,h, \qquad
 Both leave $\pi^{1/T}$ as the law of $\theta$ when $h \to 0$; at finite $h$ expectations are off by
 $O(h)$ for E and $O(h^2)$ for S (`isotherm run order`). Gradient noise that is independent from step to
 step and uncorrelated between coordinates is absorbed: $\xi$ settles at $D + B$, where $2B$ is its
-covariance per unit time. **Correlated noise is not**: on real data the posterior standard
-deviations can then come out 60–77 % too small. Run in natural coordinates
+covariance per unit time. **Correlated noise is not**: on
+real data a chain in plain coordinates loses posterior variance and mixes so slowly that half a million
+steps from the mode give standard deviations 60–80 % too small. Run in natural coordinates
 (`isotherm.warm_start`), or use `thermostat="full_matrix"` on small problems.
 
 State: three times the position (position, momentum, thermostat).

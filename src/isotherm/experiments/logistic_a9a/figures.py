@@ -160,6 +160,9 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     scatter.set(
         xscale="log", yscale="log", xlabel="exact posterior sd", ylabel="sampled posterior sd"
     )
+    scatter.set_box_aspect(1)
+    scatter.minorticks_off()
+    scatter.set_anchor("N")
     scatter.legend()
     figure.set_label(
         "Left: relative error of the posterior standard deviations of the 124 weights, median (dot) to 90 % quantile "

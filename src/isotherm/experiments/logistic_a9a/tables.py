@@ -147,7 +147,7 @@ def names(config: Config, result: Result) -> list[dict[str, Any]]:
     """Say what each line of the posterior table is."""
     known = [
         {
-            "sampler": case.sampler,
+            "sampler": case.sampler + ("" if case.step == 1 else f", step × {case.step:g}"),
             "coordinates": case.coordinates,
             "batch": case.batch_size,
             "batches": case.policy,

@@ -1,0 +1,263 @@
+"""Posterior means and standard deviations of the estimators, with no setting touched, against exact posteriors.
+
+Real tables, each also with columns that are repeated, constant, all zero, collinear and in absurd
+units. Exact is: quadrature for linear regression; Pólya-Gamma Gibbs (`docs/results/a9a_reference.json`) for a9a
+with the paper's prior; Hamiltonian Monte Carlo with a Metropolis test in double precision for the rest. That of
+the digits takes a quarter of an hour and is kept in `docs/results/digits_reference.json` (`--reference` makes it again). The full
+run rewrites `docs/results/estimators.json` and the table in `docs/estimators.md`.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from reporting import machine
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+
+from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm.data.libsvm import load_a9a
+from isotherm.diagnostics.convergence import ess
+from isotherm.estimators.axes import times
+from isotherm.models.hmc import Hill, hmc, logistic_hill
+from isotherm.models.references import ReferencePosterior, linear_posterior_half_cauchy
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+PAGE = RESULTS.parent / "estimators.md"
+PRIOR_VARIANCE = 6.25
+PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
+LIMITS = {"sd_median": 0.02, "sd_90": 0.1, "mean_90": 0.05}
+HMC = {
+    "breast cancer": {"num_chains": 32, "num_draws": 1000, "step_size": 0.15, "num_leapfrog": 12},
+    "digits": {"num_chains": 16, "num_draws": 500, "step_size": 0.05, "num_leapfrog": 32},
+    "a9a": {"num_chains": 32, "num_draws": 300, "step_size": 0.25, "num_leapfrog": 7},
+}
+"""Settings of the reference, in the estimator's own coordinates: they decide its speed, not its law."""
+KEPT = RESULTS / "digits_reference.json"
+
+
+class Exact(NamedTuple):
+    """A posterior of standardised coefficients, intercept first: (columns, 1 + features)."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    mcse_mean: float = 0.0
+    mcse_sd: float = 0.0
+    """Its own Monte Carlo error: the largest over coefficients, in standard deviations."""
+
+
+class Case(NamedTuple):
+    """Something to fit."""
+
+    name: str
+    trouble: bool
+    x: Any
+    y: np.ndarray
+    settings: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Say what this is."""
+        raw = ", raw prior N(0, 10)" if self.settings else ""
+        return self.name + (" with trouble" if self.trouble else "") + raw
+
+    @property
+    def units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and unit of each feature, as the prior sees them."""
+        if self.settings:
+            return np.zeros(self.x.shape[1]), np.ones(self.x.shape[1])
+        return self.x.mean(0), np.array([unit(column) for column in self.x.T])
+
+    def standardised(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Coefficients of standardised features, (…, columns, 1 + features)."""
+        mean, units = self.units
+        return np.concatenate([(intercept + coef @ mean)[..., None], coef * units], axis=-1)
+
+
+def unit(column: np.ndarray) -> float:
+    """Find the unit of a feature, as documented and without code of the package."""
+    values, others = np.unique(column), column[column != 0]
+    if len(values) <= 2:
+        return float(np.ptp(values)) or 1.0
+    return float(np.sqrt(np.mean(others**2)) if 2 * len(others) < len(column) else column.std())
+
+
+def with_trouble(x: np.ndarray) -> np.ndarray:
+    """Append columns that are repeated, constant, all zero, in absurd units, and collinear."""
+    zeros, (a, b, c, d) = np.zeros(len(x)), x.T[[2, 3, 4, 5]]
+    return np.column_stack([x, a, zeros + 3, zeros, 1e6 * b, 1e-6 * c, a + d])
+
+
+def cases(names: list[str]) -> Iterator[Case]:
+    """Load the tables, each as it is and with trouble."""
+    loaders = {
+        "breast cancer": load_breast_cancer,
+        "diabetes": load_diabetes,
+        "digits": load_digits,
+    }
+    for name in names:
+        if name == "a9a":
+            rows, y = load_a9a().train
+            yield Case(name, False, rows, y, {"prior_variance": 10.0, "standardize": False})
+            x = rows.toarray().astype(np.float64)
+        else:
+            x, y = loaders[name](return_X_y=True)
+        yield Case(name, False, x, y, {})
+        yield Case(name, True, with_trouble(x), y, {})
+
+
+def exact(case: Case, model: Any, remake: bool) -> Exact:
+    """Find the exact posterior, or look it up."""
+    if case.settings:
+        found = json.loads((RESULTS / "a9a_reference.json").read_text())
+        mean, sd = (np.roll(found[name], 1)[None] for name in ("mean", "sd"))
+        return Exact(mean, sd, found["mcse_mean_over_sd_max"], found["mcse_sd_over_sd_max"])
+    if case.name == "diabetes":
+        return by_quadrature(case)
+    if case.name != "digits":
+        return by_hmc(case, model)
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if remake or case.label not in kept:
+        found = by_hmc(case, model)
+        kept[case.label] = {
+            "what": "Posterior of standardised coefficients: rows are classes, intercept first",
+            "settings": HMC["digits"],
+            **{
+                n: np.vectorize(lambda v: float(f"{v:.6g}"))(v).tolist()
+                for n, v in found._asdict().items()
+            },
+        }
+        KEPT.write_text(json.dumps(kept) + "\n")
+    found = kept[case.label]
+    return Exact(
+        np.array(found["mean"]), np.array(found["sd"]), found["mcse_mean"], found["mcse_sd"]
+    )
+
+
+def by_quadrature(case: Case) -> Exact:
+    """Integrate the posterior of a linear regression."""
+    mean, units = case.units
+    design = np.column_stack([np.ones(len(case.y)), (case.x - mean) / units])
+    target = (case.y - case.y.mean()) / case.y.std()
+    found = linear_posterior_half_cauchy(design, target, PRIOR_VARIANCE)
+    return Exact(found.mean[None], found.sd[None])
+
+
+def by_hmc(case: Case, model: Any) -> Exact:
+    """Draw from the posterior of a logistic regression with a Metropolis test."""
+    target = model._target
+    loadings = target.axes.loadings * target.scale
+    hill = logistic_hill(times(case.x, loadings), case.y, 1 / target.scale**2, len(model.classes_))
+    inverse = np.linalg.inv(target.lines.basis)
+    hill = Hill(target.lines.center.ravel(), inverse.T @ inverse, hill.evaluate)
+    draws, taken = hmc(hill, burn_in=100, seed=0, say=print, **HMC[case.name])
+    places = draws.reshape(*draws.shape[:2], *target.lines.center.shape)
+    both = np.swapaxes(places, 2, 3) @ loadings.T
+    draws = case.standardised(both[..., 1:], both[..., 0])
+    found = ReferencePosterior(draws.astype(np.float32), {}, "")
+    print(f"{taken:.0%} accepted, R-hat {np.max(found.rhat):.4f}, ESS {np.min(found.ess):.0f}")
+    worst = [float(np.max(e / found.sd)) for e in (found.mcse_mean, found.mcse_sd)]
+    return Exact(found.mean, found.sd, *worst)
+
+
+def measure(case: Case, remake: bool) -> dict[str, Any]:
+    """Fit twice (the first time compiles), and compare."""
+    kind = BayesianLinearRegression if case.name == "diabetes" else BayesianLogisticRegression
+    seconds = []
+    for seed in (1, 0):
+        start = time.perf_counter()
+        model = kind(random_state=seed, **case.settings).fit(case.x, case.y)
+        seconds.append(time.perf_counter() - start)
+    coef, intercept = model.draws_["coef"], model.draws_["intercept"]
+    if coef.ndim == 3:
+        coef, intercept = coef[:, :, None], intercept[:, :, None]
+    draws = case.standardised(coef, intercept)
+    truth = exact(case, model, remake)
+    if case.name == "diabetes":
+        draws[..., 0] -= case.y.mean()
+        draws /= case.y.std()
+    sd = np.abs(draws.std((0, 1)) / truth.sd - 1)
+    mean = np.abs(draws.mean((0, 1)) - truth.mean) / truth.sd
+    effective = ess(draws)
+    row = {"name": case.label, "rows": len(case.y), "coefficients": sd.size}
+    for name, values in {"sd": sd, "mean": mean}.items():
+        row |= {f"{name}_median": float(np.median(values))}
+        row |= {f"{name}_90": float(np.quantile(values, 0.9)), f"{name}_max": float(values.max())}
+    row |= {"reference_mcse_mean_max": truth.mcse_mean, "reference_mcse_sd_max": truth.mcse_sd}
+    row |= {"ess_min": float(effective.min()), "ess_median": float(np.median(effective))}
+    row |= {"step_size": model._target.step_size, "thin": model._run.thin}
+    row |= {"batch_size": model._target.batches.batch_size if case.name != "diabetes" else None}
+    row |= {"seconds_first": seconds[0], "seconds": seconds[1]}
+    return row | {"holds": all(row[name] <= limit for name, limit in LIMITS.items())}
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """Lay the numbers out."""
+    names = [
+        "sd_median",
+        "sd_90",
+        "sd_max",
+        "mean_median",
+        "mean_90",
+        "mean_max",
+        "ess_min",
+        "seconds",
+    ]
+    found = Table("table", "coefficients", *names, "holds")
+    for row in rows:
+        numbers = [f"{row[name]:.3g}" for name in names]
+        found.add_row(
+            row["name"], str(row["coefficients"]), *numbers, "yes" if row["holds"] else "NO"
+        )
+    return found
+
+
+def write_page(document: dict[str, Any]) -> None:
+    """Put the table into the documentation."""
+    lines = [
+        "| | coefficients | sd error: median, 90 %, largest | mean error: median, 90 %, largest | seconds "
+        "| error of the reference: sd, mean |",
+        "| --- |" + " --: |" * 5,
+    ]
+    for row in document["rows"]:
+        sd, mean = (
+            [row[f"{name}_{part}"] for part in ("median", "90", "max")] for name in ("sd", "mean")
+        )
+        own = row["reference_mcse_sd_max"], row["reference_mcse_mean_max"]
+        lines.append(
+            f"| {row['name']} | {row['coefficients']} | {', '.join(f'{v:.1%}' for v in sd)} "
+            f"| {', '.join(f'{v:.3f}' for v in mean)} | {row['seconds']:.1f} "
+            f"| {f'{own[0]:.1%}, {own[1]:.3f}' if own[0] else 'none'} |"
+        )
+    head, rest = PAGE.read_text().split("<!-- results -->\n")
+    tail = rest.split("<!-- end of results -->")[1]
+    block = "\n".join(lines).replace("%,", " %,").replace("% |", " % |")
+    PAGE.write_text(f"{head}<!-- results -->\n{block}\n<!-- end of results -->{tail}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    everything = ["diabetes", "breast cancer", "a9a", "digits"]
+    parser.add_argument("names", nargs="*", default=everything, help=", ".join(everything))
+    parser.add_argument("--reference", action="store_true", help="remake the digits' reference")
+    options = parser.parse_args()
+    where, rows = machine(PACKAGES), []
+    path = RESULTS / "estimators.json"
+    if options.names != everything and path.exists():  # some: keep the others
+        rows = json.loads(path.read_text())["rows"]
+    for case in cases(options.names):
+        row = measure(case, options.reference)
+        rows = [each for each in rows if each["name"] != row["name"]] + [row]
+        Console(width=160).print(table([row]))
+    document = {"machine": where, "limits": LIMITS, "rows": rows}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_page(document)
+
+
+if __name__ == "__main__":
+    main()

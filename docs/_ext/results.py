@@ -1,0 +1,84 @@
+r"""Tables of measured numbers, read from `docs/results` when the page is built.
+
+    ```{result-table} logistic-a9a
+    :table: Accuracy on the test rows, %
+    :columns: method, accuracy, sd over seeds = ±, paper
+    ```
+
+Shows those columns (all, if not given; `key = heading` renames one) of the rows of one table of
+`docs/results/NAME/result.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
+rows with that value.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+
+from isotherm.report.text import cell, columns, is_numeric, tables
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+class ResultTable(Directive):
+    """One table of one experiment."""
+
+    required_arguments = 1
+    option_spec = {  # noqa: RUF012
+        "table": directives.unchanged,
+        "columns": directives.unchanged,
+        "where": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Read the file and lay out the table."""
+        path = RESULTS / self.arguments[0] / "result.json"
+        self.state.document.settings.record_dependencies.add(str(path))
+        found = dict(tables(json.loads(path.read_text(encoding="utf-8"))["rows"]))
+        title = self.options.get("table", next(iter(found)))
+        if title not in found:
+            raise self.error(f"{path.name} has no table {title!r}, only {list(found)}.")
+        rows = found[title]
+        if "where" in self.options:
+            key, _, value = (part.strip() for part in self.options["where"].partition("="))
+            rows = [row for row in rows if cell(row.get(key)) == value]
+        chosen = self.options.get("columns")
+        pairs = [_pair(part) for part in re.split(r"(?<!\\),", chosen)] if chosen else None
+        shown = pairs or [(key, key) for key in columns(rows)]
+        missing = [key for key, _ in shown if key not in columns(rows)]
+        if missing or not rows:
+            raise self.error(f"{title!r} has no rows, or no columns {missing}.")
+        return [_table(rows, shown)]
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, _, heading = (piece.strip() for piece in part.replace("\\,", ",").partition("="))
+    return key, heading or key
+
+
+def _table(rows: list[dict[str, Any]], shown: list[tuple[str, str]]) -> nodes.table:
+    group = nodes.tgroup(cols=len(shown))
+    group += [nodes.colspec(colwidth=1) for _ in shown]
+    numeric = [is_numeric(rows, key) for key, _ in shown]
+    head = _row([heading for _, heading in shown], numeric)
+    body = [_row([cell(row.get(key)) for key, _ in shown], numeric) for row in rows]
+    group += [nodes.thead("", head), nodes.tbody("", *body)]
+    return nodes.table("", group)
+
+
+def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
+    row = nodes.row()
+    for text, number in zip(texts, numeric, strict=True):
+        entry = nodes.entry("", nodes.paragraph("", text))
+        entry["classes"] += ["text-right"] if number else []
+        row += entry
+    return row
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("result-table", ResultTable)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,223 @@
+"""What all estimators share: from settings to chains, and from chains to attributes."""
+
+import hashlib
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.validation import check_is_fitted
+
+from isotherm.diagnostics.convergence import rhat
+from isotherm.estimators.sampler import Draws, Target, run_chains
+from isotherm.runs import Run, Summary
+
+MOST_NUMBERS = 10_000
+"""Coefficients: natural coordinates need a square matrix over all of them."""
+LARGEST_RHAT, ENOUGH_DRAWS = 1.05, 200
+"""Above the first, a run of at least so many draws warns."""
+
+
+class ThermostatEstimator(BaseEstimator, ABC):
+    """An estimator whose attributes are averages over draws of mSGNHT-S in natural coordinates."""
+
+    prior_variance: float
+    num_draws: int
+    num_chains: int
+    thin: int | None
+    burn_in: int | None
+    random_state: Any
+    verbose: bool
+
+    draws_: Draws
+    coef_: np.ndarray
+    intercept_: Any
+    _run: Run
+    _seed: int
+    _data: Any
+    _target: Target
+    _rows: str
+
+    @abstractmethod
+    def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
+        """Check rows and give them as the model wants them; `fresh` if there were none before."""
+
+    @abstractmethod
+    def _add(self, data: Any, X: Any, y: np.ndarray) -> Any:
+        """Put rows to the data so far (`None` if there are none)."""
+
+    @abstractmethod
+    def _make_target(self, data: Any) -> Target:
+        """Find the natural coordinates of the posterior given the data."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Draw from the posterior given these rows.
+
+        Parameters
+        ----------
+        X
+            (rows, features), dense or SciPy sparse.
+        y
+            (rows,).
+        """
+        return self._learn(X, y, fresh=True)
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Go on with the chains, for more draws or with more data.
+
+        The same rows as in the last call give `num_draws` more draws of the same posterior: the
+        result is that of one longer run, bit for bit. Other rows join those given before. The chains
+        move on from where they are to the posterior given all rows, and the draws of the old one are
+        dropped. Without a fit before, this is `fit`.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+        """
+        return self._learn(X, y, fresh=not self.__sklearn_is_fitted__())
+
+    @property
+    def diagnostics_(self) -> Summary:
+        """R-hat, ESS, mean and sd of the coefficients, temperatures, step size, divergences."""
+        check_is_fitted(self)
+        return replace(self._run, draws=self.draws_).summary()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell whether there are draws."""
+        return hasattr(self, "_run")
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that sparse rows are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _learn(self, X: Any, y: Any, *, fresh: bool, classes: Any = None) -> Self:
+        self._check_settings()
+        X, y = self._validate(X, y, fresh, classes)
+        rows = _digest(X, y)
+        if not fresh and rows == self._rows:
+            self._run = _joined(self._run, self._sample(self._target, self._run.state, 0))
+        else:
+            data = self._add(None if fresh else self._data, X, y)
+            target = self._make_target(data)
+            state = None if fresh else self._carried_over(target)
+            if fresh:
+                self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            self._run = self._sample(target, state, self.burn_in)
+            self._data, self._target, self._rows = data, target, rows
+        _warn_of_disagreement(self._run)
+        self.draws_ = self._target.read(self._run.draws)
+        for name, draws in self.draws_.items():
+            setattr(self, f"{name}_", draws.mean((0, 1))[()])
+        return self
+
+    def _check_settings(self) -> None:
+        """Refuse what no posterior can be drawn with, in scikit-learn's words."""
+        for name in ("num_draws", "num_chains", "thin", "burn_in", "batch_size"):
+            value = getattr(self, name, None)
+            if value is not None or name.startswith("num_"):
+                check_scalar(value, name, (int, np.integer), min_val=int(name != "burn_in"))
+        for name in ("prior_variance", "noise_variance"):
+            value = getattr(self, name, None)
+            if value is not None or name == "prior_variance":
+                number = (int, float, np.integer, np.floating)
+                check_scalar(value, name, number, min_val=0, include_boundaries="neither")
+
+    def _carried_over(self, target: Target) -> Any:
+        """Give the state of the chains in the natural coordinates of another posterior."""
+        here = target.locate({name: draws[:, -1] for name, draws in self.draws_.items()})
+        return self._run.state._replace(position=jnp.asarray(here, jnp.float32))
+
+    def _sample(self, target: Target, state: Any, burn_in: int | None) -> Run:
+        return run_chains(
+            jax.random.key(self._seed),
+            target,
+            num_draws=self.num_draws,
+            num_chains=self.num_chains,
+            thin=self.thin,
+            burn_in=burn_in,
+            state=state,
+            verbose=bool(self.verbose),
+        )
+
+
+def refuse_too_many(num_coefficients: int) -> None:
+    """Say early what would not fit."""
+    if num_coefficients > MOST_NUMBERS:
+        raise ValueError(
+            f"{num_coefficients} coefficients are too many: natural coordinates need a square matrix "
+            f"over them, and {MOST_NUMBERS} is the limit. Select features, or project them."
+        )
+
+
+def _warn_of_disagreement(run: Run) -> None:
+    """Warn if chains that are long enough to tell have not seen the same distribution."""
+    if run.num_draws < ENOUGH_DRAWS or np.nanmax(worst := rhat(run.draws)) < LARGEST_RHAT:
+        return
+    warnings.warn(
+        f"R-hat of {np.sum(worst >= LARGEST_RHAT)} coordinates is above {LARGEST_RHAT} (up to "
+        f"{np.nanmax(worst):.2f}): the chains have not seen the same distribution yet. Draw more "
+        "(`partial_fit` with the same rows goes on), or ask if the prior is meant to be so wide.",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
+
+
+def _joined(before: Run, more: Run) -> Run:
+    """Make one run of two, the second of which went on where the first had stopped."""
+    draws, stats = jax.tree.map(
+        lambda a, b: np.concatenate([a, b], axis=1),
+        (before.draws, dict(before.stats)),
+        (more.draws, dict(more.stats)),
+    )
+    return replace(
+        more,
+        draws=draws,
+        collected={"draws": draws},
+        stats=stats,
+        num_draws=before.num_draws + more.num_draws,
+        burn_in=before.burn_in,
+        seconds=before.seconds + more.seconds,
+    )
+
+
+def _digest(X: Any, y: np.ndarray) -> str:
+    """Tell rows apart: equal rows in equal order have equal digests."""
+    parts = [X.indptr, X.indices, X.data] if sparse.issparse(X) else [X]
+    total = hashlib.sha256(repr(X.shape).encode())
+    for part in (*parts, y):
+        total.update(np.ascontiguousarray(part).tobytes())
+    return total.hexdigest()
+
+
+def linear_predictors(
+    X: Any, coef: np.ndarray, intercept: np.ndarray, block: int = 2**22
+) -> Iterator[np.ndarray]:
+    """Compute predictors of all draws, for a block of rows at a time: (rows, draws, …).
+
+    Parameters
+    ----------
+    X
+        (rows, features), dense or SciPy sparse.
+    coef
+        (draws, …, features).
+    intercept
+        (draws, …).
+    block
+        How many numbers to have at once.
+    """
+    flat = coef.reshape(-1, coef.shape[-1]).T
+    size = max(1, block // flat.shape[1])
+    for start in range(0, X.shape[0], size):
+        z = np.asarray(X[start : start + size] @ flat)
+        yield z.reshape(-1, *intercept.shape) + intercept

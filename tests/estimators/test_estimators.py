@@ -1,0 +1,228 @@
+"""What a user of scikit-learn expects beyond the contract: labels, frames, sparse rows, going on."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from troubled_tables import classes
+
+from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+
+SHORT = {"num_draws": 30, "num_chains": 2, "random_state": 0}
+X, Y = classes(2)
+X3, Y3 = classes(3)
+
+
+def both(**settings):
+    """The two estimators, each with data."""
+    settings = {**SHORT, **settings}
+    target = X[:, 0] + X @ [0.0, 0.1, 0.01, 0.001]
+    return [
+        (BayesianLogisticRegression(**settings), X, Y),
+        (BayesianLinearRegression(**settings), X, target),
+    ]
+
+
+def same_draws(a, b):
+    return all(np.array_equal(a.draws_[name], b.draws_[name]) for name in a.draws_)
+
+
+def test_attributes_of_a_binary_model():
+    labels = np.array(["no", "yes"])[Y]
+    model = BayesianLogisticRegression(**SHORT).fit(X, labels)
+    assert model.classes_.tolist() == ["no", "yes"] and model.n_features_in_ == 4
+    assert model.coef_.shape == (1, 4) and model.intercept_.shape == (1,)
+    assert model.draws_["coef"].shape == (2, 30, 1, 4)
+    np.testing.assert_allclose(model.coef_, model.draws_["coef"].mean((0, 1)))
+    probabilities = model.predict_proba(X)
+    z = model.draws_["coef"][..., 0, :] @ X.T + model.draws_["intercept"]
+    np.testing.assert_allclose(probabilities[:, 1], (1 / (1 + np.exp(-z))).mean((0, 1)))
+    assert set(model.predict(X)) == {"no", "yes"} and model.score(X, labels) > 0.7
+
+
+def test_attributes_of_a_multinomial_model():
+    model = BayesianLogisticRegression(**SHORT).fit(X3, Y3)
+    assert model.coef_.shape == (3, 4) and model.draws_["intercept"].shape == (2, 30, 3)
+    probabilities = model.predict_proba(X3)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    z = np.einsum("cskf,nf->csnk", model.draws_["coef"], X3) + model.draws_["intercept"][:, :, None]
+    each = np.exp(z - z.max(-1, keepdims=True))
+    np.testing.assert_allclose(probabilities, (each / each.sum(-1, keepdims=True)).mean((0, 1)))
+
+
+def test_the_predictive_deviation_is_total():
+    x, y = load_diabetes(return_X_y=True)
+    model = BayesianLinearRegression(**SHORT).fit(x, y)
+    assert model.coef_.shape == (10,) and np.ndim(model.intercept_) == 0
+    mean, sd = model.predict(x, return_std=True)
+    np.testing.assert_array_equal(mean, model.predict(x))
+    each = model.draws_["coef"] @ x.T + model.draws_["intercept"][..., None]
+    np.testing.assert_allclose(mean, each.mean((0, 1)))
+    np.testing.assert_allclose(sd**2, each.var((0, 1)) + model.draws_["noise_variance"].mean())
+
+
+def test_known_noise_stays():
+    _, (_, x, y) = both()
+    model = BayesianLinearRegression(noise_variance=2.0, **SHORT).fit(x, y)
+    np.testing.assert_allclose(model.draws_["noise_variance"], 2.0)
+
+
+def test_diagnostics_are_a_summary():
+    for model, x, y in both(num_draws=50):
+        text = str(model.fit(x, y).diagnostics_)
+        assert "coef[" in text and "rhat" in text and "temperature" in text
+        assert "step size 0.1" in text and "diverged chains: none" in text
+        rows = {row["name"] for row in model.diagnostics_.rows}
+        assert len(rows) == 5 + isinstance(model, BayesianLinearRegression)
+
+
+def test_sparse_rows_are_dense_rows():
+    for model, x, y in both():
+        x = x * (np.random.default_rng(0).random(x.shape) < 0.3)
+        dense = clone(model).fit(x, y)
+        for kind in (sparse.csr_array, sparse.csc_matrix, sparse.coo_array):
+            other = clone(model).fit(kind(x), y)
+            np.testing.assert_allclose(other.coef_, dense.coef_, rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(other.predict(kind(x)), dense.predict(x), rtol=1e-3)
+
+
+def test_frames_have_names():
+    frame, target = load_iris(return_X_y=True, as_frame=True)
+    model = BayesianLogisticRegression(**SHORT).fit(frame, target)
+    assert model.feature_names_in_[0] == "sepal length (cm)"
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[frame.columns[::-1]])
+
+
+@pytest.mark.parametrize("random_state", [7, np.random.RandomState])
+def test_the_seed_determines_everything(random_state):
+    for model, x, y in both():
+        seed = random_state if isinstance(random_state, int) else random_state(3)
+        again = random_state if isinstance(random_state, int) else random_state(3)
+        first = clone(model).set_params(random_state=seed).fit(x, y)
+        second = clone(model).set_params(random_state=again).fit(x, y)
+        other = clone(model).set_params(random_state=8).fit(x, y)
+        assert same_draws(first, second) and not same_draws(first, other)
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_going_on_is_a_longer_run_bit_for_bit(batch_size):
+    for model, x, y in both():
+        if batch_size is not None:
+            if isinstance(model, BayesianLinearRegression):
+                continue
+            model.set_params(batch_size=batch_size)
+        long = clone(model).set_params(num_draws=90).fit(x, y)
+        model.fit(x, y).partial_fit(x, y)
+        copy = pickle.loads(pickle.dumps(model))
+        for each in (model, copy):
+            each.partial_fit(x, y)
+            assert same_draws(each, long)
+            np.testing.assert_array_equal(each.coef_, long.coef_)
+            assert (
+                str(each.diagnostics_).splitlines()[1:] == str(long.diagnostics_).splitlines()[1:]
+            )
+
+
+def test_other_rows_join():
+    """The chains move on to the posterior given all rows, which is that of a fit to them."""
+    for model, x, y in both(num_draws=400):
+        whole = clone(model).set_params(random_state=1).fit(x, y)
+        model.partial_fit(x[:100], y[:100])
+        steps = int(model._run.state.step_index[0])
+        first = model.draws_["coef"].copy()
+        model.partial_fit(x[100:], y[100:])
+        assert int(model._run.state.step_index[0]) > steps
+        assert model.draws_["coef"].shape == first.shape  # the old ones are gone
+        sd = whole.draws_["coef"].std((0, 1))
+        shift = np.abs(model.coef_ - whole.coef_) / sd
+        assert (
+            shift.max() < 0.35
+        )  # of 9 comparisons with 2 x 600 effective draws, 5 standard errors
+        np.testing.assert_allclose(model.draws_["coef"].std((0, 1)) / sd, 1, atol=0.25)
+        assert np.abs(first.std((0, 1)) / sd - 1).max() > 0.25
+
+
+def test_classes_may_come_later():
+    model = BayesianLogisticRegression(**SHORT)
+    ones = Y == 1
+    model.partial_fit(X[ones], Y[ones], classes=[0, 1])
+    assert model.predict(X[ones]).tolist() == [1] * ones.sum()
+    model.partial_fit(sparse.csr_array(X[~ones]), Y[~ones])
+    assert model.score(X, Y) > 0.7
+    with pytest.raises(ValueError, match="not the same as on the last call"):
+        model.partial_fit(X, Y, classes=[1, 2])
+    with pytest.raises(ValueError, match=r"new labels: \[5\]"):
+        model.partial_fit(X, Y + 4 * (Y == 1))
+
+
+def test_works_inside_scikit_learn():
+    pipeline = make_pipeline(StandardScaler(), BayesianLogisticRegression(**SHORT))
+    assert cross_val_score(pipeline, X, Y, cv=2).mean() > 0.7
+
+
+def test_progress_is_shown_on_demand(capfd):
+    model = BayesianLogisticRegression(**SHORT).fit(X, Y)
+    assert not capfd.readouterr().err
+    model.set_params(verbose=True).fit(X, Y)
+    assert "msgnht" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "message"),
+    [
+        ({"num_draws": 0}, ValueError, "num_draws == 0, must be >= 1"),
+        ({"num_draws": None}, TypeError, "num_draws must be an instance of"),
+        ({"num_chains": 1.5}, TypeError, "num_chains must be an instance of"),
+        ({"thin": 0}, ValueError, "thin == 0, must be >= 1"),
+        ({"burn_in": -1}, ValueError, "burn_in == -1, must be >= 0"),
+        ({"prior_variance": 0.0}, ValueError, r"prior_variance == 0.0, must be > 0"),
+        ({"prior_variance": "wide"}, TypeError, "prior_variance must be an instance of"),
+    ],
+)
+def test_settings_are_checked_in_fit(setting, error, message):
+    for model, x, y in both(**setting):
+        with pytest.raises(error, match=message):
+            model.fit(x, y)
+        with pytest.raises(NotFittedError):
+            _ = model.diagnostics_
+
+
+def test_what_cannot_be_fitted():
+    with pytest.raises(ValueError, match="got one class: \\['a'\\]"):
+        BayesianLogisticRegression(**SHORT).fit(X, ["a"] * len(X))
+    with pytest.raises(ValueError, match="batch_size == 0"):
+        BayesianLogisticRegression(batch_size=0, **SHORT).fit(X, Y)
+    with pytest.raises(ValueError, match="noise_variance == -1"):
+        BayesianLinearRegression(noise_variance=-1, **SHORT).fit(X, Y)
+    for model, _, _ in both():
+        with pytest.raises(ValueError, match="10001 coefficients are too many"):
+            model.fit(sparse.csr_array((4, 10_000)), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("target", ["constant", "perfect", "one row"])
+def test_a_target_without_noise(target):
+    """The posterior is narrow, and no number is anything but finite."""
+    x = X[:1] if target == "one row" else X
+    y = np.full(len(x), 5.0) if target != "perfect" else x @ [1.0, 2.0, 3.0, 4.0]
+    model = BayesianLinearRegression(**SHORT).fit(x, y)
+    mean, sd = model.predict(x, return_std=True)
+    assert np.isfinite(sd).all()
+    if target != "one row":
+        np.testing.assert_allclose(mean, y, rtol=1e-4)
+        assert sd.max() < 1e-3 * max(1, y.std())
+
+
+def test_chains_that_disagree_are_reported():
+    """Separable classes and a prior so wide that the posterior is a half-space."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    model = BayesianLogisticRegression(prior_variance=1e8, num_draws=200, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="R-hat of"):
+        model.fit(x, x[:, 0] > 0)
