@@ -88,6 +88,9 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run was cut (long experiments).")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json, nothing else.")
     ] = False,
@@ -103,7 +106,13 @@ def run(
             from isotherm.experiments.runner import execute
 
             document = execute(
-                name, smoke=smoke, seed=seed, overrides=overrides or (), out=out, say=say
+                name,
+                smoke=smoke,
+                seed=seed,
+                overrides=overrides or (),
+                out=out,
+                resume=resume,
+                say=say,
             )
     if as_json:
         from isotherm.report.document import dumps

@@ -1,6 +1,7 @@
 """What the command line prints."""
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, get_type_hints
@@ -24,9 +25,12 @@ def talk(quiet: bool = False) -> Console:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Say]:
-    """Show the latest message with a clock; say nothing where nobody watches."""
-    if console.quiet or not console.is_terminal:
+    """Show the latest message with a clock; in a log, a line every now and then."""
+    if console.quiet:
         yield lambda message: None
+        return
+    if not console.is_terminal:
+        yield _log(console)
         return
     message = TextColumn("{task.description}", markup=False)
     with Progress(
@@ -34,6 +38,20 @@ def progress(console: Console) -> Iterator[Say]:
     ) as bar:
         task = bar.add_task("Starting JAX", total=None)
         yield lambda message: bar.update(task, description=message)
+
+
+def _log(console: Console, seconds: float = 30.0) -> Say:
+    """Print messages with the time since the start, at most one in so many seconds."""
+    start = last = time.monotonic()
+
+    def say(message: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds:
+            last = now
+            console.print(f"{now - start:7.0f} s  {message}", markup=False, soft_wrap=True)
+
+    return say
 
 
 def complain(error: Exception) -> None:

@@ -17,7 +17,9 @@ An experiment is a module, listed in `registry.EXPERIMENTS`, with exactly these 
     A `Config` that ends in seconds.
 `run(config, key, say) -> dict[str, np.ndarray]`
     The computation, pure but for `say(message)`, which reports progress and may do nothing. `key`
-    is `jax.random.key(seed)`. The arrays become `result.npz`.
+    is `jax.random.key(seed)`. The arrays become `result.npz`. An experiment of more than some
+    minutes takes a fourth argument, `shelf`, saves each finished piece there and looks there before it
+    computes one: then ``--resume`` works.
 `rows(config, result) -> list[dict]`
     The table: one flat dict per row, all with the same keys; every number has its spread and, in a
     column whose name contains ``paper``, the number the paper gives (`None` where it gives none).

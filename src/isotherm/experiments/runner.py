@@ -1,6 +1,7 @@
 """Runs an experiment and writes what it found."""
 
 import dataclasses
+import inspect
 import os
 import platform
 import shlex
@@ -17,6 +18,7 @@ import numpy as np
 from isotherm.experiments import registry
 from isotherm.experiments.contract import Experiment, Say
 from isotherm.experiments.overrides import configured
+from isotherm.experiments.shelf import Shelf
 from isotherm.report.document import atomically, strict, write_json
 from isotherm.report.figures import caption, styled
 from isotherm.report.page import fragment
@@ -29,6 +31,7 @@ def execute(
     seed: int = 0,
     overrides: Sequence[str] = (),
     out: Path = Path("runs"),
+    resume: bool = False,
     say: Say = lambda message: None,
 ) -> dict[str, Any]:
     """Run the experiment called `name` and return the document written to `out/name/result.json`.
@@ -47,6 +50,9 @@ def execute(
         Changes of the configuration, each `key=value`.
     out
         Where results of all experiments live, one folder each.
+    resume
+        Go on where a run with the same configuration and seed was cut, if the experiment is long
+        enough to keep a shelf; otherwise start afresh.
     say
         Told about progress in a few words.
     """
@@ -57,9 +63,17 @@ def execute(
 
     say(f"Running {name}")
     started, clock = datetime.now(UTC), time.perf_counter()
+    shelves: dict[str, Any] = {}
+    if "shelf" in inspect.signature(experiment.run).parameters:
+        belongs_to = {
+            "configuration": dataclasses.asdict(config),
+            "seed": seed,
+            "version": version("isotherm"),
+        }
+        shelves["shelf"] = Shelf.open(folder / "shelf", belongs_to, resume)
     result = {
         key: np.asarray(value)
-        for key, value in experiment.run(config, jax.random.key(seed), say).items()
+        for key, value in experiment.run(config, jax.random.key(seed), say, **shelves).items()
     }
     wall_time = time.perf_counter() - clock
     with atomically(folder / "result.npz") as draft:
@@ -96,6 +110,8 @@ def execute(
     with atomically(folder / "fragment.html") as draft:
         draft.write_text(fragment(document, folder), encoding="utf-8")
     write_json(folder / "result.json", document)
+    for shelf in shelves.values():
+        shelf.remove()
     return document
 
 

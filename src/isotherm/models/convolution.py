@@ -18,10 +18,11 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
     kernel
         (row, column, channel in, channel out).
     """
-    return jax.lax.platform_dependent(images, kernel, cpu=_by_slices, default=_by_xla)
+    return jax.lax.platform_dependent(images, kernel, cpu=by_patches, default=by_xla)
 
 
-def _by_slices(images: jax.Array, kernel: jax.Array) -> jax.Array:
+def by_patches(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Put beside every pixel its neighbours under the kernel, and take one matrix product."""
     height, width, channels, out = kernel.shape
     rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
     patches = [
@@ -30,7 +31,8 @@ def _by_slices(images: jax.Array, kernel: jax.Array) -> jax.Array:
     return jnp.concatenate(patches, axis=-1) @ kernel.reshape(height * width * channels, out)
 
 
-def _by_xla(images: jax.Array, kernel: jax.Array) -> jax.Array:
+def by_xla(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve as XLA does."""
     return jax.lax.conv_general_dilated(
         images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )

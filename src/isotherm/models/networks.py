@@ -60,9 +60,7 @@ class Network:
         squares = [jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(position)]
         return -0.5 / self.prior_sd**2 * jnp.sum(jnp.stack(squares))
 
-    def log_likelihood(
-        self, position: ArrayTree, batch: tuple[jax.Array, jax.Array]
-    ) -> jax.Array:
+    def log_likelihood(self, position: ArrayTree, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         r"""Evaluate $\log p(y \mid x, \theta)$ of each row of `(x, y)`."""
         x, y = batch
         outputs = self.apply(position, x)
@@ -125,8 +123,8 @@ def mlp(
     def apply(position: Sequence[Layer], x: jax.Array) -> jax.Array:
         *hidden, last = position
         for weights, bias in hidden:
-            x = act(x @ weights + bias)
-        return x @ last.weights + last.bias
+            x = act(x @ weights + bias[None])
+        return x @ last.weights + last.bias[None]
 
     def init(key: Key) -> tuple[Layer, ...]:
         shapes = zip(sizes, sizes[1:], strict=False)
@@ -181,11 +179,11 @@ def lenet(
         x = x.reshape(-1, side, side, 1)
         for weights, bias in position[:2]:
             # The largest of the activations is the activation of the largest, on a quarter.
-            x = act(max_pool(convolve(x, weights)) + bias)
+            x = act(max_pool(convolve(x, weights)) + bias[None, None, None])
         x = x.reshape(x.shape[0], -1)
         for weights, bias in position[2:-1]:
-            x = act(x @ weights + bias)
-        return x @ position[-1].weights + position[-1].bias
+            x = act(x @ weights + bias[None])
+        return x @ position[-1].weights + position[-1].bias[None]
 
     def init(key: Key) -> tuple[Layer, ...]:
         return tuple(

@@ -56,7 +56,7 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
         )  # fmt: skip
     figure.set_label(
         f"Test perplexity against iteration, D (friction of SGHMC) = {config.diffusion:g}, batches of "
-        f"{config.batch_size}: median over {config.num_seeds} seeds, band from the lowest to the highest. Averaged over the later "
+        f"{config.batch_size}: median over {config.curve_seeds} seeds, band from the lowest to the highest. Averaged over the later "
         f"half of the draws until then, {config.observed:.0%} of the tokens observed."
     )
     return figure

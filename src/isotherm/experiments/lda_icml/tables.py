@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,21 +23,38 @@ OTHER = {"SGHMC-S": "friction", "SGHMC-E": "friction", "SGRLD": "topic prior", "
          "Gibbs": "topic prior", "SGLD": "", "pSGLD": ""}  # fmt: skip
 
 LONGER = {"num_steps": 5000, "thin": 50}
-CAUSES: dict[str, tuple[str, dict[str, int], float | None]] = {
-    "mSGNHT-S as chosen": ("mSGNHT-S", {}, None),
-    "thermostat mass 0.1": ("mSGNHT-S", {}, 0.1),
-    "thermostat mass 10": ("mSGNHT-S", {}, 10.0),
-    "3 sweeps, 1 burnt": ("mSGNHT-S", {"sweeps": 3, "burn_in": 1}, None),
-    "40 sweeps, 20 burnt": ("mSGNHT-S", {"sweeps": 40, "burn_in": 20}, None),
-    "batches of 50": ("mSGNHT-S", {"batch_size": 50}, None),
-    "every second step averaged": ("mSGNHT-S", {"thin": 2}, None),
-    "5 times the steps, mSGNHT-S": ("mSGNHT-S", LONGER, None),
-    "5 times the steps, mSGNHT-E": ("mSGNHT-E", LONGER, None),
-    "5 times the steps, SGHMC-S": ("SGHMC-S", LONGER, None),
-    "5 times the steps, SGRLD": ("SGRLD", LONGER, None),
-    "5 times the steps, SCIR": ("SCIR", LONGER, None),
+
+
+class Cause(NamedTuple):
+    """A method at its best setting with one thing changed."""
+
+    method: str
+    protocol: Mapping[str, int] = MappingProxyType({})
+    other: float | None = None
+    mass: float | None = None
+
+
+CAUSES: dict[str, Cause] = {
+    "mSGNHT-S as chosen": Cause("mSGNHT-S"),
+    "mSGNHT-S, thermostat mass 0.1": Cause("mSGNHT-S", mass=0.1),
+    "mSGNHT-S, thermostat mass 10": Cause("mSGNHT-S", mass=10.0),
+    "mSGNHT-S, D = 0.1": Cause("mSGNHT-S", other=0.1),
+    "mSGNHT-S, D = 5": Cause("mSGNHT-S", other=5.0),
+    "mSGNHT-S, 3 sweeps, 1 burnt": Cause("mSGNHT-S", {"sweeps": 3, "burn_in": 1}),
+    "mSGNHT-S, 40 sweeps, 20 burnt": Cause("mSGNHT-S", {"sweeps": 40, "burn_in": 20}),
+    "mSGNHT-S, batches of 50": Cause("mSGNHT-S", {"batch_size": 50}),
+    "mSGNHT-S, every second step averaged": Cause("mSGNHT-S", {"thin": 2}),
+    "mSGNHT-E, thermostat mass 10": Cause("mSGNHT-E", mass=10.0),
+    "mSGNHT-E, D = 0.1": Cause("mSGNHT-E", other=0.1),
+    "mSGNHT-E, D = 5": Cause("mSGNHT-E", other=5.0),
+    "SGRLD, topic prior 0.01": Cause("SGRLD", other=0.01),
+    "mSGNHT-S, 5 times the steps": Cause("mSGNHT-S", LONGER),
+    "mSGNHT-E, 5 times the steps": Cause("mSGNHT-E", LONGER),
+    "SGHMC-S, 5 times the steps": Cause("SGHMC-S", LONGER),
+    "SGRLD, 5 times the steps": Cause("SGRLD", LONGER),
+    "SCIR, 5 times the steps": Cause("SCIR", LONGER),
+    "pSGLD, 5 times the steps": Cause("pSGLD", LONGER),
 }
-"""Method, changes of the protocol, and the thermostat's mass if another."""
 
 Result = dict[str, np.ndarray]
 
@@ -55,6 +74,10 @@ def _scored(config: Config) -> str:
     return f"{share} observed, {p.num_averaged} draws averaged"
 
 
+def _diverged(values: np.ndarray) -> str:
+    return f"{np.isinf(values).sum()}/{len(values)}"
+
+
 def best(config: Config, result: Result) -> list[dict[str, Any]]:
     """Each method at its best setting, and no topics at all."""
     table = []
@@ -71,6 +94,7 @@ def best(config: Config, result: Result) -> list[dict[str, Any]]:
                 "validation": held_out,
                 "perplexity": values.mean(),
                 "perplexity sd": spread(values),
+                "diverged": _diverged(values),
                 "perplexity paper": PAPER.get(name, np.nan),
                 "seconds per 1000": np.nanmin(result[f"seconds {name}"]) * per_1000,
                 "CPU seconds": np.nanmin(result[f"cpu {name}"]) * per_1000,
@@ -96,7 +120,7 @@ def over_steps(config: Config, result: Result) -> list[dict[str, Any]]:
                     "D or friction": config.diffusion,
                     "perplexity": found.mean(),
                     "perplexity sd": spread(found),
-                    "diverged": f"{np.isinf(found).sum()}/{len(found)}",
+                    "diverged": _diverged(found),
                     "scored with": _scored(config),
                 }
             )
@@ -111,9 +135,10 @@ def causes(config: Config, result: Result) -> list[dict[str, Any]]:
             "change": label,
             "perplexity": result[f"cause {label}"].mean(),
             "perplexity sd": spread(result[f"cause {label}"]),
-            "draws averaged": config.protocol._replace(**changes).num_averaged,
+            "diverged": _diverged(result[f"cause {label}"]),
+            "draws averaged": config.protocol._replace(**cause.protocol).num_averaged,
         }
-        for label, (_, changes, _) in CAUSES.items()
+        for label, cause in CAUSES.items()
         if f"cause {label}" in result
     ]
 

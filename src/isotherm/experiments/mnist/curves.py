@@ -1,0 +1,115 @@
+"""What the experiments with learning curves share: the loop over recipes, rows and pictures."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm import random
+from isotherm.experiments.contract import Say
+from isotherm.experiments.mnist.learning import Data, Recipe, learn
+from isotherm.experiments.shelf import Shelf
+from isotherm.report.figures import panels
+from isotherm.types import Key
+
+Results = Mapping[str, np.ndarray]
+KEPT = ("draw accuracy", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat", "averages")  # fmt: skip
+"""What of `learn` goes into the result; whole predictions would make it large."""
+LOOKS = {
+    "mSGNHT-S": ("C0", "-"), "mSGNHT-E": ("C0", "--"), "SGHMC-S": ("C1", "-"), "SGHMC-E": ("C1", "--"),
+    "SGLD": ("C2", "-"),
+}  # fmt: skip
+
+
+def learn_all(
+    recipes: Mapping[str, Recipe], num_seeds: int, data: Data, key: Key, shelf: Shelf, say: Say
+) -> dict[str, np.ndarray]:
+    """Run every recipe with every seed; arrays are called "recipe/measure", seeds come first."""
+    result: dict[str, np.ndarray] = {}
+    for name, recipe in recipes.items():
+        found = [
+            learn(recipe, data, random.fold(key, seed), f"{name}, seed {seed}", shelf, say)
+            for seed in range(num_seeds)
+        ]
+        result |= {f"{name}/{what}": np.stack([one[what] for one in found]) for what in KEPT}
+    return result
+
+
+def final(result: Results, name: str, what: str = "accuracy") -> np.ndarray:
+    """Give the last value of each seed; NaN where the chain was lost."""
+    return result[f"{name}/{what}"][:, -1]
+
+
+def failed(result: Results, name: str, chance: float = 20.0) -> np.ndarray:
+    """Say which seeds were lost: not finite, or no better than guessing."""
+    return ~(final(result, name, "draw accuracy") > chance)
+
+
+def spread(values: np.ndarray, digits: int = 2) -> str:
+    """Write mean and standard deviation; the number of lost seeds beside them."""
+    alive = values[np.isfinite(values)]
+    lost = (
+        f" ({len(values) - len(alive)} of {len(values)} diverged)"
+        if len(alive) < len(values)
+        else ""
+    )
+    if not len(alive):
+        return "diverged"
+    return f"{alive.mean():.{digits}f} ± {alive.std():.{digits}f}{lost}"
+
+
+def table(
+    result: Results, recipes: Mapping[str, Recipe], paper: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Lay out every recipe's numbers, the paper's accuracy beside them where it gives one."""
+    return [_row(result, name, recipe, (paper or {}).get(name)) for name, recipe in recipes.items()]
+
+
+def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dict[str, Any]:
+    return {
+        "sampler": recipe.sampler,
+        "network": "-".join(map(str, recipe.hidden)) if recipe.hidden else "LeNet",
+        "h": recipe.step_size,
+        "accuracy, averaged (%)": spread(final(result, name)),
+        "accuracy, last draw (%)": spread(final(result, name, "draw accuracy")),
+        "paper (%)": paper,
+        "test NLL": spread(final(result, name, "nll"), 4),
+        "ECE": spread(final(result, name, "ece"), 4),
+        "training NLL": spread(final(result, name, "train nll"), 4),
+        "kinetic temperature": spread(final(result, name, "temperature"), 3),
+    }
+
+
+def learning_curves(
+    result: Results, recipes: Mapping[str, Recipe], title_of: Callable[[Recipe], str], label: str,
+    low: float = 90.0,
+) -> Figure:  # fmt: skip
+    """Draw accuracy of the draws (above) and training NLL (below) per epoch, a column per title."""
+    columns: dict[str, list[tuple[str, str]]] = {}
+    for name, recipe in recipes.items():
+        columns.setdefault(title_of(recipe), []).append((name, recipe.sampler))
+    figure, axes = panels(len(columns), 2, width=3.6, height=2.6, squeeze=False, sharex=True)
+    for column, (title, curves) in enumerate(columns.items()):
+        above, below = axes[0, column], axes[1, column]
+        for name, sampler in curves:
+            color, style = LOOKS[sampler]
+            tested, trained = result[f"{name}/draw accuracy"], result[f"{name}/train nll"]
+            epochs = 1 + np.arange(tested.shape[1])
+            text = sampler + (" (diverged)" if failed(result, name).all() else "")
+            for seed in range(len(tested)):
+                look: dict[str, Any] = {
+                    "color": color,
+                    "ls": style,
+                    "lw": 1.2,
+                    "alpha": 0.9 if seed == 0 else 0.35,
+                }
+                above.plot(epochs, tested[seed], label=text if seed == 0 else None, **look)
+                below.plot(epochs, trained[seed], **look)
+        above.set(title=title, ylim=(low, 100))
+        below.set(xlabel="epoch", yscale="log")
+        above.legend(fontsize=8, loc="lower right")
+    axes[0, 0].set_ylabel("test accuracy (%)")
+    axes[1, 0].set_ylabel("training NLL")
+    figure.set_label(label)
+    return figure
