@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import isotherm
-from isotherm.kronecker import kronecker
+from isotherm.kronecker import kronecker_eigenbasis
 
 SIZE, BATCH = 4000, 50
 
@@ -38,7 +38,7 @@ def as_a_matrix(space, like):
 
 def test_it_whitens_a_product(problem):
     grad_fn, batches, position, curvature = problem
-    space = kronecker(jax.random.key(0), grad_fn, position, batches, num_batches=4096)
+    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=4096)
     basis = as_a_matrix(space, position)
     whitened = basis.T @ curvature @ basis
     # 2048 pairs of batches: a variance within 16 % at five sigma, axes of close eigenvalues less well.
@@ -51,7 +51,7 @@ def test_it_whitens_a_product(problem):
 
 def test_pull_is_the_transpose_of_push(problem):
     grad_fn, batches, position, _ = problem
-    space = kronecker(jax.random.key(0), grad_fn, position, batches, num_batches=64)
+    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=64)
     v, g = (jax.random.normal(jax.random.key(i), position.shape) for i in (1, 2))
     assert float(jnp.sum(g * space.push(v))) == pytest.approx(
         float(jnp.sum(space.pull(g) * v)), rel=1e-4
@@ -70,7 +70,7 @@ def test_vectors_kernels_and_numbers_have_coordinates_too():
 
     x = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
     grad_fn = isotherm.minibatch_gradient(log_likelihood, log_prior, 100)
-    space = kronecker(jax.random.key(0), grad_fn, position, isotherm.independent_batches(x, 10))
+    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, isotherm.independent_batches(x, 10))
     pushed = space.push(position)
     assert jax.tree.map(jnp.shape, pushed) == jax.tree.map(jnp.shape, position)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pushed))
@@ -79,7 +79,7 @@ def test_vectors_kernels_and_numbers_have_coordinates_too():
 def test_sampling_in_it_gives_the_exact_posterior(problem):
     """With the default units of natural coordinates: h = 0.05, D = 1, mass 10."""
     grad_fn, batches, position, curvature = problem
-    space = kronecker(jax.random.key(0), grad_fn, position, batches, num_batches=1024)
+    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=1024)
     sampler = isotherm.msgnht(grad_fn, 0.05, 1.0, thermostat_mass=10.0, coordinates=space)
     run = isotherm.sample(
         jax.random.key(1), sampler, position, batches, num_draws=2000, thin=40, burn_in=2000, num_chains=8

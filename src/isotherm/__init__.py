@@ -28,8 +28,15 @@ if TYPE_CHECKING:
     from isotherm.estimators.logistic import BayesianLogisticRegression
     from isotherm.estimators.topics import ThermostatLDA
     from isotherm.gradients import control_variates, minibatch_gradient
+    from isotherm.interop.equinox import from_equinox
+    from isotherm.interop.flax_linen import from_linen
+    from isotherm.interop.flax_nnx import from_nnx
+    from isotherm.interop.numpyro import from_numpyro
     from isotherm.interop.optax import as_optax
+    from isotherm.kronecker import Kronecker, kronecker_eigenbasis
     from isotherm.loop import PolicyWarning, chain, sample
+    from isotherm.models.networks import Network, lenet, mlp
+    from isotherm.predictive import predictions, predictive
     from isotherm.runs import DivergedError, Run
     from isotherm.samplers.msgnht import msgnht
     from isotherm.samplers.psgld import psgld
@@ -56,8 +63,15 @@ _HOME = {
     "estimators.logistic": "BayesianLogisticRegression",
     "estimators.topics": "ThermostatLDA",
     "gradients": "control_variates minibatch_gradient",
+    "interop.equinox": "from_equinox",
+    "interop.flax_linen": "from_linen",
+    "interop.flax_nnx": "from_nnx",
+    "interop.numpyro": "from_numpyro",
     "interop.optax": "as_optax",
+    "kronecker": "Kronecker kronecker_eigenbasis",
     "loop": "PolicyWarning chain sample",
+    "models.networks": "Network lenet mlp",
+    "predictive": "predictions predictive",
     "runs": "DivergedError Run",
     "samplers.msgnht": "msgnht",
     "samplers.psgld": "psgld",

@@ -95,7 +95,7 @@ def as_matrix(leaf: jax.Array) -> jax.Array:
     return leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim else leaf.reshape(1, 1)
 
 
-def kronecker(
+def kronecker_eigenbasis(
     key: Key,
     grad_fn: MinibatchGradient,
     position: ArrayTree,

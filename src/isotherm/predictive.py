@@ -3,10 +3,19 @@ r"""Predictions averaged over draws.
 $$ p(y \mid x, \text{data}) \approx \frac1S \sum_{s=1}^S p(y \mid x, \theta_s) $$
 
 The same for a sampler's draws and for a Gaussian approximation's: anything with leading axes
-`(chain, draw)`. To average *while* sampling, without keeping draws, see `isotherm.average`.
+`(chain, draw)`. To average *while* sampling, without keeping draws, give `isotherm.average` the
+`predictions` of a classifier:
+
+    collect = {"test": isotherm.average(isotherm.predictions(network.predict, x))}
+    test = isotherm.sample(..., collect=collect).collected["test"]
+    test["probabilities"].mean(0)       # over chains; then accuracy, NLL, calibration
+    test["entropy"].mean(0)             # for the epistemic part of the uncertainty
+
+For a regressor `isotherm.moments(lambda w: network.predict(w, x))` has the mean and the variance.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -70,6 +79,80 @@ def predictive(
 
     parts = [rows(start) for start in range(0, num_rows, rows_per_block)]
     return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
+
+
+@dataclass(frozen=True)
+class WithEntropy:
+    """Predict probabilities and the entropy of each row, whose means over draws are both wanted.
+
+    `predictive(WithEntropy(network.predict), draws, x)` gives `"probabilities"` and `"entropy"`,
+    and `isotherm.diagnostics.calibration.mutual_information` the epistemic part from both.
+    """
+
+    predict: Callable[[ArrayTree, Any], jax.Array]
+    """`(position, x) -> (rows, classes)`, probabilities."""
+
+    def __call__(self, position: ArrayTree, x: Any) -> dict[str, jax.Array]:
+        """Predict, and measure the entropy in nats."""
+        p = self.predict(position, x)
+        if p.ndim != 2:
+            raise ValueError(
+                f"`predict` must return probabilities of shape (rows, classes), got shape {p.shape}."
+            )
+        return {"probabilities": p, "entropy": jnp.sum(jax.scipy.special.entr(p), axis=1)}
+
+
+def predictions(
+    predict: Callable[[ArrayTree, Any], jax.Array], x: Any, *, rows_per_block: int = 2048
+) -> Callable[[ArrayTree], dict[str, jax.Array]]:
+    """Make what `isotherm.average` reads of a classifier: probabilities and their entropy.
+
+    Works through `x` in blocks of rows, so that the activations of no more than `rows_per_block`
+    of them exist at once (per chain).
+
+    Parameters
+    ----------
+    predict
+        `(position, x) -> (rows, classes)`, probabilities; each row depends on its own row of `x`
+        only.
+    x
+        Inputs: an array, or a pytree of them, with the same first axis.
+    rows_per_block
+        How many rows to do at once.
+
+    Returns
+    -------
+    `position -> {"probabilities": (rows, classes), "entropy": (rows,)}`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> read = predictions(lambda w, x: jax.nn.softmax(x @ w), jnp.zeros((5, 3)), rows_per_block=2)
+    >>> seen = read(jnp.ones((3, 2)))
+    >>> seen["probabilities"].shape, seen["entropy"].round(3).tolist()[0]
+    ((5, 2), 0.6930000185966492)
+    """
+    if not rows_per_block >= 1:
+        raise ValueError(f"`rows_per_block` must be at least 1, got {rows_per_block}.")
+    rows, both = _length("x", x), WithEntropy(predict)
+    blocks = rows // rows_per_block
+    whole = blocks * rows_per_block
+    x = jax.tree.map(jnp.asarray, x)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        return leaf[:whole].reshape(blocks, rows_per_block, *leaf.shape[1:])
+
+    def read(position: ArrayTree) -> dict[str, jax.Array]:
+        pieces = []
+        if blocks:
+            each = jax.lax.map(lambda part: both(position, part), jax.tree.map(cut, x))
+            joined = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), each)
+            pieces.append(joined)
+        if rows > whole:
+            pieces.append(both(position, jax.tree.map(lambda leaf: leaf[whole:], x)))
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
+
+    return read
 
 
 @partial(jax.jit, static_argnames=["predict"])

@@ -7,7 +7,8 @@ import pytest
 
 import isotherm
 from isotherm.baselines.gaussian import GaussianApproximation
-from isotherm.predictive import predictive
+from isotherm.diagnostics.calibration import mutual_information
+from isotherm.predictive import WithEntropy, predictions, predictive
 
 
 def probabilities(weights, x):
@@ -76,3 +77,67 @@ def test_bad_input_says_so(change, message):
     arguments = {"predict": lambda w, x: x * w[0], "draws": jnp.ones((1, 2, 2)), "x": jnp.ones(3)}
     with pytest.raises(ValueError, match=message):
         predictive(**(arguments | change))
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 4, 9, 100])
+def test_on_the_fly_is_the_same_as_afterwards(key, rows_per_block):
+    """Averaged while sampling, in blocks of rows, and from stored draws: the same numbers."""
+    x = np.asarray(jax.random.normal(jax.random.fold_in(key, 1), (9, 3)))
+    start = {"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)}
+    read = predictions(probabilities, x, rows_per_block=rows_per_block)
+    sampler = isotherm.sgld(lambda w, batch: jax.tree.map(jnp.negative, w), step_size=0.2)
+    run = isotherm.sample(
+        key, sampler, start, isotherm.no_batches(), num_draws=20, thin=3, num_chains=2,
+        collect={"draws": isotherm.draws(), "test": isotherm.average(read)},
+    )  # fmt: skip
+    afterwards = predictive(WithEntropy(probabilities), run.draws, x)
+    test = run.collected["test"]
+    assert test["probabilities"].shape == (2, 9, 4) and test["entropy"].shape == (2, 9)
+    for name, mean in afterwards.items():
+        np.testing.assert_allclose(test[name].mean(0), mean, rtol=1e-4)
+    # The entropy of a draw, by hand; its mean is below the entropy of the mean.
+    p = np.asarray(probabilities(jax.tree.map(lambda leaf: leaf[1, 4], run.draws), x), np.float64)
+    one = WithEntropy(probabilities)(jax.tree.map(lambda leaf: leaf[1, 4], run.draws), x)
+    np.testing.assert_allclose(one["entropy"], -np.sum(p * np.log(p), axis=1), rtol=1e-5)
+    epistemic = mutual_information(afterwards["probabilities"], afterwards["entropy"])
+    assert np.all(epistemic > 0.01)
+
+
+def test_certainty_has_no_entropy_and_no_nan():
+    read = predictions(lambda w, x: jnp.stack([x * w, 1 - x * w], axis=1), jnp.ones(3))
+    np.testing.assert_array_equal(read(jnp.ones(()))["entropy"], np.zeros(3))
+
+
+def test_inputs_of_predictions_may_be_trees():
+    read = predictions(
+        lambda w, x: jax.nn.softmax(x["a"] * w + x["b"][:, None]),
+        {"a": np.ones((5, 2)), "b": np.arange(5.0)},
+        rows_per_block=2,
+    )
+    assert read(jnp.ones(()))["probabilities"].shape == (5, 2)
+
+
+def test_no_more_rows_than_a_block_exist_at_once():
+    seen = set()
+
+    def predict(w, x):
+        seen.add(x.shape)
+        return jax.nn.softmax(x * w)
+
+    for rows_per_block in (3, 100):
+        predictions(predict, jnp.ones((10, 2)), rows_per_block=rows_per_block)(jnp.ones(()))
+    assert seen == {(3, 2), (1, 2), (10, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows_per_block": 0}, "`rows_per_block` must be at least 1, got 0"),
+        ({"x": jnp.ones((0, 2))}, "`x` must have leaves of the same length"),
+        ({"predict": lambda w, x: x[:, 0]}, r"probabilities of shape \(rows, classes\)"),
+    ],
+)
+def test_bad_input_of_predictions_says_so(change, message):
+    arguments = {"predict": lambda w, x: x * w, "x": jnp.ones((3, 2))}
+    with pytest.raises(ValueError, match=message):
+        predictions(**(arguments | change))(jnp.ones(()))

@@ -6,7 +6,15 @@ import pytest
 from isotherm.data.registry import locate
 from isotherm.experiments import lda_icml, runner
 from isotherm.experiments.lda_icml import figures, tables
-from isotherm.experiments.lda_icml.methods import GIBBS, SAMPLERS, Protocol, curve, run_chain
+from isotherm.experiments.lda_icml.methods import (
+    GIBBS,
+    SAMPLERS,
+    Bench,
+    Protocol,
+    curve,
+    run_chain,
+)
+from isotherm.experiments.shelf import Shelf
 from isotherm.report.document import FIELDS
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.gibbs import GibbsLDA
@@ -53,8 +61,39 @@ def test_every_method_runs_twice_the_same(corpora, name):
 def test_a_diverged_chain_has_no_perplexity(corpora):
     chain = run_chain("mSGNHT-E", (3.0, 0.5), *corpora, PROTOCOL, seed=0)
     assert np.isinf(curve(chain, corpora[1])[-1]) and np.isnan(chain.seconds)
-    grid, tried = [(0.1, 1.0), (0.2, 1.0)], np.array([[900.0, np.inf], [950.0, 940.0]])
-    assert lda_icml._best(grid, tried).tolist() == [0.2, 1.0, 945.0]
+
+
+def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
+    config = lda_icml.Config(
+        num_topics=3, batch_size=10, num_steps=40, thin=4, sweeps=4, burn_in=2, num_seeds=2,
+        validation_seeds=1, step_sizes=(3.0, 0.01),
+    )  # fmt: skip
+    train, split = corpora
+    shelf = Kept()
+    work = Bench(config.protocol, shelf, lambda _: None, 0, train, split)
+    shelf.saved["choice: mSGNHT-E (3.0, 0.75)"] = {
+        "curves": np.full((1, 10), 5.0), "seconds": np.ones(1), "cpu": np.ones(1)
+    }  # fmt: skip
+    found = lda_icml._method(config, "mSGNHT-E", work, work)
+    assert found["tried mSGNHT-E"][0, 0] == 5.0
+    assert found["chosen mSGNHT-E"].tolist()[:2] == [0.01, 0.75]
+    assert found["chosen mSGNHT-E"][3] == 1 and np.isfinite(found["test mSGNHT-E"]).all()
+    again = lda_icml._method(config, "mSGNHT-E", work, work)  # all from the shelf
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, again[name])
+
+
+class Kept(Shelf):
+    """A shelf in memory."""
+
+    def __init__(self):
+        self.saved = {}
+
+    def load(self, name):
+        return self.saved.get(name)
+
+    def save(self, name, arrays):
+        self.saved[name] = dict(arrays)
 
 
 def made_up(config, order):
@@ -66,7 +105,7 @@ def made_up(config, order):
         result[f"test {name}"] = np.tile((order[name] + spread)[:, None], (1, kept))
         result[f"seconds {name}"] = np.full(config.num_seeds, 2.0)
         result[f"cpu {name}"] = np.full(config.num_seeds, 2.0)
-        result[f"chosen {name}"] = np.array([0.01, 0.75, order[name]])
+        result[f"chosen {name}"] = np.array([0.01, 0.75, order[name], 0])
         result[f"tried {name}"] = np.full((len(config.grid(name)), 2), float(order[name]))
     for name in figures.CURVES:
         shape = (len(config.curve_step_sizes), 1, kept)

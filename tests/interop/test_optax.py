@@ -9,6 +9,7 @@ import pytest
 import isotherm
 from isotherm import random
 from isotherm.dynamics.integrators import NAMED_WORDS
+from isotherm.models.networks import mlp
 
 SAMPLERS = {
     "sgld": lambda g: isotherm.sgld(g, 0.2),
@@ -80,6 +81,70 @@ def test_one_changed_line_turns_training_into_sampling(key):
     _, draws = jax.lax.scan(train_step, (params, optimizer.init(params)), length=60_000)
     assert float(draws.mean()) == pytest.approx(float(data.mean()), abs=0.01)
     assert float(draws.std()) == pytest.approx(0.1, rel=0.05)
+
+
+TRAINING = """
+optimizer = optax.adam(1e-2)
+state = optimizer.init(params)
+
+@jax.jit
+def update(params, state, batch):
+    updates, state = optimizer.update(jax.grad(mean_loss)(params, batch), state, params)
+    return optax.apply_updates(params, updates), state
+
+history = []
+for batch in stream:
+    params, state = update(params, state, batch)
+    history.append((params, state))
+"""
+
+
+def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
+    """The script's text is the same but for one line; its draws are those of `isotherm.chain`."""
+    size, x = 40, jax.random.normal(key, (40, 2))
+    network, num_steps = mlp((2, 8, 3)), 25
+    batches = isotherm.independent_batches((x, jnp.arange(size) % 3), batch_size=10)
+    stream = [batches.batch(random.fold(key, 1), max(t - 1, 0)) for t in range(num_steps + 1)]
+
+    def mean_loss(params, batch):
+        return -jnp.mean(network.log_likelihood(params, batch)) - network.log_prior(params) / size
+
+    def run(script):
+        names = {**globals(), "mean_loss": mean_loss, "stream": stream, "key": key, "size": size}
+        names["params"] = network.init(key)
+        exec(script, names)
+        return names["history"]
+
+    changed = TRAINING.replace(
+        "optax.adam(1e-2)", "isotherm.as_optax(isotherm.msgnht(None, 0.02), key, loss_scale=size)"
+    )
+    lines = zip(TRAINING.splitlines(), changed.splitlines(), strict=True)
+    assert sum(before != after for before, after in lines) == 1
+    run(TRAINING)
+    found = [state.position for _, state in run(changed)[1:]]  # the first update only moves
+    sampler = isotherm.msgnht(network.gradient(size), 0.02)
+    draws, _ = jax.jit(
+        lambda: isotherm.chain(key, sampler, network.init(key), batches, num_draws=num_steps)
+    )()
+    for i, leaves in enumerate(map(jax.tree.leaves, found)):
+        for ours, theirs in zip(leaves, jax.tree.leaves(draws), strict=True):
+            np.testing.assert_allclose(ours, theirs[i], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "copies"),
+    [
+        (isotherm.sgld(None, 0.1), 1),
+        (isotherm.sghmc(None, 0.1), 2),
+        (isotherm.msgnht(None, 0.1), 3),
+    ],
+    ids=["sgld", "sghmc", "msgnht"],
+)
+def test_the_state_is_as_large_as_the_module_says(key, sampler, copies):
+    params = jnp.zeros(10_000)
+    state = isotherm.as_optax(sampler, key).init(params)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert copies * params.nbytes <= size < copies * params.nbytes + 100
 
 
 def test_two_gradients_per_step_do_not_fit(key):

@@ -97,6 +97,8 @@ def load_mnist(data_dir: PathLike | None = None) -> TrainTestImages:
         x = read_idx(paths[f"{part}-images-idx3-ubyte"])
         y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
-            raise ValueError(f"`mnist` has images of shape {x.shape} for labels of shape {y.shape}.")
+            raise ValueError(
+                f"`mnist` has images of shape {x.shape} for labels of shape {y.shape}."
+            )
         splits.append(Images(x.reshape(len(x), -1).astype(np.float32) / 255, y.astype(np.int32)))
     return TrainTestImages(*splits)

@@ -10,7 +10,10 @@ in the optimiser's state: `state.position` is the draw. Before the first half st
 gradient to use, so the first update of such a sampler only moves there; from then on update
 $k + 1$ is step $k$ of the sampler, number for number.
 
-The state holds the chain (position, momentum, thermostat) beside the loop's own parameters.
+Memory, in copies of the parameters: the state of mSGNHT is three (position, momentum, thermostat) and
+the parameters of the loop are a fourth, one more than with Adam or with `isotherm.sample`. The two
+positions cannot be one: the loop needs the half step, where the gradient is wanted, and the draw is
+the whole step. Donate parameters and state to the compiled update, so that they are not held twice.
 """
 
 from typing import Any, NamedTuple

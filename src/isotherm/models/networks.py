@@ -15,6 +15,7 @@ $y \sim \mathcal N(f, \sigma^2)$. Nothing here is needed to sample a network mad
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -127,7 +128,7 @@ def mlp(
         return x @ last.weights + last.bias[None]
 
     def init(key: Key) -> tuple[Layer, ...]:
-        shapes = zip(sizes, sizes[1:], strict=False)
+        shapes = pairwise(sizes)
         return tuple(
             _layer(random.fold(key, i), shape, activation) for i, shape in enumerate(shapes)
         )
@@ -173,7 +174,7 @@ def lenet(
             f"`side` must be 4 k + 12 for pooling to come out even, got {side}; 28 does."
         )
     dense = (int(outer) ** 2 * second, *hidden, num_classes)
-    shapes = [(5, 5, 1, first), (5, 5, first, second), *zip(dense, dense[1:], strict=False)]
+    shapes = [(5, 5, 1, first), (5, 5, first, second), *pairwise(dense)]
 
     def apply(position: Sequence[Layer], x: jax.Array) -> jax.Array:
         x = x.reshape(-1, side, side, 1)

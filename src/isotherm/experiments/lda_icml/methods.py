@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import isotherm
+from isotherm.experiments.contract import Say
+from isotherm.experiments.shelf import Shelf
 from isotherm.runs import DivergedError
 from isotherm.topics.corpus import Completion, Corpus
 from isotherm.topics.gibbs import GibbsLDA
@@ -138,3 +140,47 @@ def curve(chain: Chain, split: Completion) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.exp(-(np.log(mean) @ n) / n.sum())
     return np.where(np.isfinite(value), value, np.inf)
+
+
+class Runs(NamedTuple):
+    """What the chains of one setting leave, one row per seed."""
+
+    curves: np.ndarray
+    """(seeds, kept)"""
+    seconds: np.ndarray
+    cpu: np.ndarray
+
+
+class Bench(NamedTuple):
+    """Where chains run: documents, protocol, seed, and the shelf that keeps what is done."""
+
+    protocol: Protocol
+    shelf: Shelf
+    say: Say
+    seed: int
+    train: Corpus
+    split: Completion
+
+    def run(
+        self, purpose: str, name: str, setting: Setting, num_seeds: int, first: int, **more: Any
+    ) -> Runs:
+        """Run chains from seed `first` on, or take them off the shelf; `more` goes to the sampler."""
+        label = f"{purpose}: {name} {setting}"
+        if (saved := self.shelf.load(label)) is not None:
+            return Runs(**saved)
+        sampler = SAMPLERS[name](*setting, **more) if more else None
+        chains = [
+            run_chain(
+                name, setting, self.train, self.split, self.protocol, self.seed + first + k,
+                sampler=sampler,
+            )
+            for k in range(num_seeds)
+        ]  # fmt: skip
+        found = Runs(
+            np.array([curve(chain, self.split) for chain in chains]),
+            np.array([chain.seconds for chain in chains]),
+            np.array([chain.cpu for chain in chains]),
+        )
+        self.shelf.save(label, found._asdict())
+        self.say(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
+        return found

@@ -82,7 +82,7 @@ def best(config: Config, result: Result) -> list[dict[str, Any]]:
     """Each method at its best setting, and no topics at all."""
     table = []
     for name in config.methods:
-        h, other, held_out = result[f"chosen {name}"]
+        h, other, held_out, place = result[f"chosen {name}"]
         values, per_1000 = last(result, name), 1000 / config.num_steps
         what = OTHER.get(name, "D")
         table.append(
@@ -94,7 +94,7 @@ def best(config: Config, result: Result) -> list[dict[str, Any]]:
                 "validation": held_out,
                 "perplexity": values.mean(),
                 "perplexity sd": spread(values),
-                "diverged": _diverged(values),
+                "better but diverged": int(place),
                 "perplexity paper": PAPER.get(name, np.nan),
                 "seconds per 1000": np.nanmin(result[f"seconds {name}"]) * per_1000,
                 "CPU seconds": np.nanmin(result[f"cpu {name}"]) * per_1000,

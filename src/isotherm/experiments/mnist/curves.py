@@ -1,14 +1,15 @@
 """What the experiments with learning curves share: the loop over recipes, rows and pictures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm import random
 from isotherm.experiments.contract import Say
-from isotherm.experiments.mnist.learning import Data, Recipe, learn
+from isotherm.experiments.mnist.learning import Data, Learner, Recipe
 from isotherm.experiments.shelf import Shelf
 from isotherm.report.figures import panels
 from isotherm.types import Key
@@ -23,16 +24,19 @@ LOOKS = {
 
 
 def learn_all(
-    recipes: Mapping[str, Recipe], num_seeds: int, data: Data, key: Key, shelf: Shelf, say: Say
-) -> dict[str, np.ndarray]:
+    recipes: Mapping[str, Recipe], num_seeds: int, data: Data, key: Key, shelf: Shelf, say: Say,
+    kept: Sequence[str] = KEPT,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Run every recipe with every seed; arrays are called "recipe/measure", seeds come first."""
     result: dict[str, np.ndarray] = {}
     for name, recipe in recipes.items():
+        learner = Learner(recipe, data)
         found = [
-            learn(recipe, data, random.fold(key, seed), f"{name}, seed {seed}", shelf, say)
+            learner.learn(random.fold(key, seed), f"{name}, seed {seed}", shelf, say)
             for seed in range(num_seeds)
         ]
-        result |= {f"{name}/{what}": np.stack([one[what] for one in found]) for what in KEPT}
+        result |= {f"{name}/{what}": np.stack([one[what] for one in found]) for what in kept}
+        jax.clear_caches()  # every recipe has its own programs, and they add up
     return result
 
 

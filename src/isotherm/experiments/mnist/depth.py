@@ -80,7 +80,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
             f"above {least:g} % with every seed",
         ),
         Claim(
-            f"mSGNHT-E fails there: diverges, or ends behind S with every seed",
+            "mSGNHT-E fails there: diverges, or ends behind S with every seed",
             bool((~(curves.final(result, e) > trained)).all()),
             f"{curves.spread(curves.final(result, e))} % (S {curves.spread(trained)} %)",
             "the paper shows E at half the step size only",

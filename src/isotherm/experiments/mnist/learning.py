@@ -5,6 +5,7 @@ latest draw and with the average over all draws since the end of burn-in; nothin
 is kept of the weights. Everything is saved after every epoch, so a cut run loses at most one.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,7 +28,7 @@ from isotherm.experiments.shelf import Shelf
 from isotherm.models.networks import Network, lenet, mlp
 from isotherm.types import Key, Sampler
 
-BLOCK = 2000
+BLOCK = 10_000
 """Rows predicted at once."""
 
 
@@ -109,54 +110,24 @@ def _at(h: Any, step_index: jax.Array) -> Any:
 
 def in_blocks(predict: Callable[[Any, jax.Array], jax.Array], x: jax.Array) -> Any:
     """Predict many rows some at a time, as a function of the position."""
-    size = min(BLOCK, len(x))
-    if len(x) % size:
-        raise ValueError(f"The number of rows must be a multiple of {size}, got {len(x)}.")
+    size = math.gcd(BLOCK, len(x))
     blocks = x.reshape(-1, size, x.shape[1])
     return lambda w: jax.lax.map(lambda rows: predict(w, rows), blocks).reshape(len(x), -1)
 
 
-def learn(
-    recipe: Recipe, data: Data, key: Key, name: str, shelf: Shelf, say: Say
-) -> dict[str, np.ndarray]:
-    """Run a recipe, or take it off the shelf, and measure it after every epoch.
+class Learner:
+    """Runs a recipe on some data, with any number of seeds; what compiles, compiles once."""
 
-    Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll` (mean
-    over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average since
-    burn-in; of the latest draw before), `temperature`, `thermostat`; at the end
-    `probabilities`, `entropy` (mean over draws) and `averages`: accuracy and NLL by share of burn-in and by how many
-    draws per epoch are averaged.
-    """
-    network, (train, test) = recipe.network(), data
-    policies = {"independent": isotherm.independent_batches, "shuffled": isotherm.shuffled_batches}
-    batches = policies[recipe.policy](tuple(train), recipe.batch_size)
-    epoch_length = len(train.y) // recipe.batch_size
-    thin = max(1, epoch_length // recipe.draws_per_epoch)
-    sampler = recipe.build(network.gradient(len(train.y)), epoch_length)
-    start = network.init(random.fold(key, 3))
-    start = jax.tree.map(lambda leaf: recipe.start_scale * leaf, start)
-    state = jax.vmap(sampler.init, (None, 0))(start, random.fold(random.fold(key, 0), 2)[None])
-    watch = _Watch(network, train, test)
-    record = _Record(recipe, test.y)
-    if (saved := shelf.load(name)) is not None:
-        state = record.restore(saved, state)
-    while record.epoch < recipe.num_epochs and not record.lost:
-        run = isotherm.sample(
-            key, sampler, start, batches, num_draws=recipe.draws_per_epoch, thin=thin,
-            burn_in=epoch_length - thin * recipe.draws_per_epoch, collect=watch.collect,
-            state=state, on_divergence="continue", progress=False,
-        )  # fmt: skip
-        state = run.state
-        record.add(run)
-        shelf.save(name, record.arrays(state))
-        say(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
-    return record.result()
-
-
-class _Watch:
-    """What is read off the chain: test predictions of every draw, the training loss of the last."""
-
-    def __init__(self, network: Network, train: Images, test: Images) -> None:
+    def __init__(self, recipe: Recipe, data: Data) -> None:
+        network, (train, test) = recipe.network(), data
+        policies = {
+            "independent": isotherm.independent_batches,
+            "shuffled": isotherm.shuffled_batches,
+        }
+        self.recipe, self.network, self.labels = recipe, network, test.y
+        self.batches = policies[recipe.policy](tuple(train), recipe.batch_size)
+        self.epoch_length = len(train.y) // recipe.batch_size
+        self.sampler = recipe.build(network.gradient(len(train.y)), self.epoch_length)
         some = min(10_000, len(train.y))
         x, y = jnp.asarray(train.x[:some]), jnp.asarray(train.y[:some])
         predict = in_blocks(network.predict, jnp.asarray(test.x))
@@ -166,17 +137,51 @@ class _Watch:
             each = jnp.take_along_axis(jax.nn.log_softmax(scores(position)), y[:, None], axis=1)
             return -jnp.mean(each)
 
-        def thermostat(state: Any) -> jax.Array:
-            xi = getattr(state, "thermostat", None)
-            leaves = jax.tree.leaves(xi)
-            size = sum(leaf.size for leaf in leaves)
-            return sum(jnp.sum(leaf) for leaf in leaves) / size if size else jnp.nan * jnp.ones(())
-
+        self.train_nll = jax.jit(train_nll)
         self.collect = {
             "probabilities": isotherm.draws(predict),
-            "train nll": isotherm.draws(train_nll),
-            "thermostat": isotherm.draws(thermostat, of="state"),
+            "thermostat": isotherm.draws(_mean_thermostat, of="state"),
         }
+
+    def learn(self, key: Key, name: str, shelf: Shelf, say: Say) -> dict[str, np.ndarray]:
+        """Run with one key, or take the run off the shelf, and measure it after every epoch.
+
+        Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll`
+        (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average
+        since burn-in; of the latest draw before), `temperature`, `thermostat`; at the end
+        `probabilities`, `entropy` (mean over draws) and `averages`: accuracy and NLL by share of
+        burn-in and by how many draws per epoch are averaged.
+        """
+        recipe = self.recipe
+        thin = max(1, self.epoch_length // recipe.draws_per_epoch)
+        start = self.network.init(random.fold(key, 3))
+        start = jax.tree.map(lambda leaf: recipe.start_scale * leaf, start)
+        state = jax.vmap(self.sampler.init, (None, 0))(
+            start, random.fold(random.fold(key, 0), 2)[None]
+        )
+        record = _Record(recipe, self.labels)
+        if (saved := shelf.load(name)) is not None:
+            state = record.restore(saved, state)
+        while record.epoch < recipe.num_epochs and not record.lost:
+            run = isotherm.sample(
+                key, self.sampler, start, self.batches, num_draws=recipe.draws_per_epoch, thin=thin,
+                burn_in=self.epoch_length - thin * recipe.draws_per_epoch, collect=self.collect,
+                state=state, on_divergence="continue", progress=False,
+            )  # fmt: skip
+            state = run.state
+            record.add(
+                run, float(self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
+            )
+            shelf.save(name, record.arrays(state))
+            say(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
+        return record.result()
+
+
+def _mean_thermostat(state: Any) -> jax.Array:
+    leaves = jax.tree.leaves(getattr(state, "thermostat", None))
+    if not leaves:
+        return jnp.full((), jnp.nan)
+    return jnp.mean(jnp.concatenate([jnp.ravel(leaf) for leaf in leaves]))
 
 
 class _Record:
@@ -198,7 +203,7 @@ class _Record:
         """How many epochs are done."""
         return len(self.curves["accuracy"])
 
-    def add(self, run: isotherm.Run) -> None:
+    def add(self, run: isotherm.Run, train_nll: float) -> None:
         """Take in an epoch."""
         draws = np.asarray(run.collected["probabilities"][0], np.float64)
         self.lost = bool(run.diverged.any()) or not np.isfinite(draws).all()
@@ -218,7 +223,7 @@ class _Record:
         values = {
             "draw accuracy": 100 * accuracy(draws[-1], self.labels),
             "draw nll": negative_log_likelihood(draws[-1], self.labels),
-            "train nll": float(run.collected["train nll"][0, -1]),
+            "train nll": train_nll,
             "accuracy": 100 * accuracy(average, self.labels),
             "nll": negative_log_likelihood(average, self.labels),
             "ece": expected_calibration_error(average, self.labels),

@@ -1,0 +1,298 @@
+r"""How good predictions are, and whether they know how good they are.
+
+For probabilities $p_{ic}$ of classes $c$ in rows $i$ and labels $y_i$, with the confidence
+$\max_c p_{ic}$ of what is predicted:
+
+$$ \text{NLL} = -\tfrac1n\sum_i \log p_{i y_i}, \qquad
+   \text{Brier} = \tfrac1n\sum_i\sum_c (p_{ic} - [c = y_i])^2, \qquad
+   \text{ECE} = \sum_b \tfrac{n_b}n\,\lvert \text{accuracy}_b - \text{confidence}_b \rvert $$
+
+over bins $b$ of the confidence. With probabilities $\bar p = \tfrac1S\sum_s p^{(s)}$ averaged over draws
+the entropy of a prediction has two parts, $H[\bar p] = \tfrac1S\sum_s H[p^{(s)}] + I$: what every draw
+is unsure of (noise in the labels, *aleatoric*), and the mutual information $I \ge 0$ between label and
+weights, which more data would remove (*epistemic*). All logarithms are natural.
+
+NumPy in, NumPy out, in double precision; arrays of JAX are welcome.
+
+References
+----------
+Guo, Pleiss, Sun & Weinberger (2017), *On calibration of modern neural networks*, ICML: ECE with 15
+bins. Nguyen & O'Connor (2015), *Posterior calibration and exploratory analysis for natural language
+processing models*: bins of equal mass. Houlsby et al. (2011), *Bayesian active learning for
+classification and preference learning*: the two parts. Gneiting & Raftery (2007), *Strictly proper
+scoring rules, prediction, and estimation*, JASA: CRPS.
+"""
+
+from dataclasses import dataclass
+from math import erf
+from typing import Any
+
+import numpy as np
+
+FLOOR = float(np.finfo(np.float32).tiny)
+"""Probabilities below this count as this: 1.2e-38, or 87.3 nats."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability curve: what was claimed and what came true, bin by bin."""
+
+    edges: np.ndarray
+    """One more than there are bins; a bin is open below and closed above."""
+    confidence: np.ndarray
+    """Mean confidence in a bin; NaN where it is empty."""
+    accuracy: np.ndarray
+    """Share of right predictions in a bin; NaN where it is empty."""
+    count: np.ndarray
+    """Rows in a bin."""
+
+    @property
+    def error(self) -> float:
+        """Mean distance of the curve from the diagonal, weighted by rows: the ECE."""
+        full = self.count > 0
+        gaps = np.abs(self.accuracy[full] - self.confidence[full])
+        return float(np.sum(self.count[full] * gaps) / np.sum(self.count))
+
+
+def accuracy(probabilities: Any, labels: Any) -> float:
+    """Share of rows whose most probable class is the label (of equal ones the first)."""
+    p, y = _checked(probabilities, labels)
+    return float(np.mean(p.argmax(1) == y))
+
+
+def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
+    r"""Mean of $-\log p$ of the labels, per row; a probability of zero counts as 1.2e-38.
+
+    Examples
+    --------
+    >>> round(negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
+    0.4904
+    """
+    p, y = _checked(probabilities, labels)
+    return float(-np.mean(np.log(np.maximum(p[np.arange(len(y)), y], FLOOR))))
+
+
+def brier_score(probabilities: Any, labels: Any) -> float:
+    """Mean squared distance between probabilities and the label, summed over classes: 0 to 2."""
+    p, y = _checked(probabilities, labels)
+    wanted = np.eye(p.shape[1])[y]
+    return float(np.mean(np.sum((p - wanted) ** 2, axis=1)))
+
+
+def reliability(
+    probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "equal-width"
+) -> Reliability:
+    """Compare confidence with accuracy, in bins of the confidence.
+
+    Parameters
+    ----------
+    probabilities
+        (rows, classes).
+    labels
+        Class numbers, (rows,).
+    num_bins
+        How many bins.
+    bins
+        `"equal-width"` cuts [0, 1] into equal parts; `"equal-mass"` cuts at quantiles of the
+        confidence, so that bins hold about the same number of rows. Rows of the same confidence
+        stay together, and bins that coincide become one.
+
+    Examples
+    --------
+    >>> curve = reliability([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], [0, 1, 1], num_bins=2)
+    >>> curve.count.tolist(), round(curve.error, 4)
+    ([0, 3], 0.1)
+    """
+    p, y = _checked(probabilities, labels)
+    if not num_bins >= 1:
+        raise ValueError(f"`num_bins` must be at least 1, got {num_bins}.")
+    if bins not in ("equal-width", "equal-mass"):
+        raise ValueError(f"`bins` must be 'equal-width' or 'equal-mass', got {bins!r}.")
+    sure, right = p.max(1), p.argmax(1) == y
+    edges = np.linspace(0, 1, num_bins + 1)
+    if bins == "equal-mass":
+        tops = np.unique(np.quantile(sure, edges[1:], method="inverted_cdf"))
+        edges = np.concatenate([[0.0], tops])
+    size = len(edges) - 1
+    place = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, size - 1)
+    count = np.bincount(place, minlength=size)
+    with np.errstate(invalid="ignore"):  # an empty bin has no mean
+        means = [np.bincount(place, each, size) / count for each in (sure, right)]
+    return Reliability(edges, means[0], means[1], count)
+
+
+def expected_calibration_error(
+    probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "equal-width"
+) -> float:
+    r"""Weighted mean over bins of $|\text{accuracy} - \text{confidence}|$ (`reliability`).
+
+    Biased upwards in small samples: with $n$ rows a calibrated classifier scores about
+    $n^{-1/2}$ rather than zero, the more the more bins there are.
+    """
+    return reliability(probabilities, labels, num_bins=num_bins, bins=bins).error
+
+
+def predictive_entropy(probabilities: Any) -> np.ndarray:
+    """Entropy of every row, in nats: the total uncertainty of a prediction.
+
+    Examples
+    --------
+    >>> predictive_entropy([[0.5, 0.5], [1.0, 0.0]]).round(4)
+    array([0.6931, 0.    ])
+    """
+    p = _distributions(probabilities)
+    return np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1) + 0.0  # never -0
+
+
+def mutual_information(probabilities: Any, mean_entropy: Any) -> np.ndarray:
+    r"""Epistemic part of the entropy of every row: $I = H[\bar p] - \tfrac1S\sum_s H[p^{(s)}]$.
+
+    Parameters
+    ----------
+    probabilities
+        $\bar p$, averaged over draws, (rows, classes).
+    mean_entropy
+        The mean over draws of the entropy of each row, (rows,): `"entropy"` of
+        `isotherm.predictions`. $I$ is never negative; rounding that says so is set to zero.
+    """
+    total, mean_entropy = predictive_entropy(probabilities), np.asarray(mean_entropy, np.float64)
+    if mean_entropy.shape != total.shape:
+        raise ValueError(
+            f"`mean_entropy` must have one value per row, shape {total.shape}, got shape "
+            f"{mean_entropy.shape}."
+        )
+    lowest = np.min(total - mean_entropy)
+    if not lowest > -1e-3:
+        raise ValueError(
+            "`mean_entropy` must not exceed the entropy of the mean: it is the mean over draws of "
+            f"the entropy of each draw, in nats. It does, by {-lowest:.3g}."
+        )
+    return np.maximum(total - mean_entropy, 0)
+
+
+def auroc(inside: Any, outside: Any) -> float:
+    r"""Area under the ROC curve of telling two sets apart by a score.
+
+    The probability that a row from outside has the higher score, ties counted half (the statistic
+    of Mann and Whitney, exact): 1 separates them, 0.5 is chance.
+
+    Parameters
+    ----------
+    inside, outside
+        Scores of rows like the training data and of others, higher for stranger ones: entropies,
+        mutual information, or one minus the confidence.
+
+    Examples
+    --------
+    >>> auroc(inside=[0.1, 0.2, 0.3], outside=[0.2, 0.9])
+    0.75
+    """
+    scores = {"inside": np.asarray(inside, np.float64), "outside": np.asarray(outside, np.float64)}
+    for name, values in scores.items():
+        if values.ndim != 1 or not values.size or np.isnan(values).any():
+            raise ValueError(
+                f"`{name}` must be scores of shape (rows,), not empty and without NaN."
+            )
+    low = np.sort(scores["inside"])
+    below = np.searchsorted(low, scores["outside"], side="left").astype(np.float64)
+    not_above = np.searchsorted(low, scores["outside"], side="right")
+    return float(np.mean(0.5 * (below + not_above)) / len(low))
+
+
+def classifier_scores(
+    probabilities: Any, labels: Any, mean_entropy: Any = None, *, num_bins: int = 15
+) -> dict[str, float]:
+    """All numbers of a classifier.
+
+    Parameters
+    ----------
+    probabilities, labels, num_bins
+        As in `reliability`.
+    mean_entropy
+        As in `mutual_information`; without it there is no epistemic part.
+
+    Returns
+    -------
+    `accuracy`, `nll`, `brier`, `ece`, `ece_equal_mass`, `entropy` (mean over rows), and
+    `epistemic`, its part that is mutual information, if `mean_entropy` is given.
+    """
+    scores = {
+        "accuracy": accuracy(probabilities, labels),
+        "nll": negative_log_likelihood(probabilities, labels),
+        "brier": brier_score(probabilities, labels),
+        "ece": expected_calibration_error(probabilities, labels, num_bins=num_bins),
+        "ece_equal_mass": expected_calibration_error(
+            probabilities, labels, num_bins=num_bins, bins="equal-mass"
+        ),
+        "entropy": float(np.mean(predictive_entropy(probabilities))),
+    }
+    if mean_entropy is not None:
+        scores["epistemic"] = float(np.mean(mutual_information(probabilities, mean_entropy)))
+    return scores
+
+
+def regressor_scores(mean: Any, sd: Any, targets: Any) -> dict[str, float]:
+    r"""All numbers of a regressor that predicts $\mathcal N(m_i, s_i^2)$.
+
+    Parameters
+    ----------
+    mean, sd
+        $m_i$ and $s_i > 0$; the noise of the targets belongs in $s_i$.
+    targets
+        What came, of the same shape.
+
+    Returns
+    -------
+    `rmse`; `nll` and `crps`, means per target; and `coverage_50`, `coverage_90`, the shares of
+    targets in the central intervals of 50 and 90 %.
+    """
+    m, s, y = (np.asarray(a, np.float64) for a in (mean, sd, targets))
+    if not m.shape == s.shape == y.shape or not m.size:
+        raise ValueError(
+            "`mean`, `sd` and `targets` must have one shape and at least one entry, got "
+            f"{m.shape}, {s.shape} and {y.shape}."
+        )
+    for name, values in {"mean": m, "sd": s, "targets": y}.items():
+        if not np.isfinite(values).all() or (name == "sd" and not np.all(values > 0)):
+            rule = "positive and finite" if name == "sd" else "finite"
+            raise ValueError(f"`{name}` must be {rule} everywhere.")
+    z = (y - m) / s
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    symmetric = np.vectorize(erf, otypes=[float])(z / np.sqrt(2))  # 2 Phi(z) - 1
+    return {
+        "rmse": float(np.sqrt(np.mean((y - m) ** 2))),
+        "nll": float(np.mean(0.5 * z**2 + np.log(s) + 0.5 * np.log(2 * np.pi))),
+        "crps": float(np.mean(s * (z * symmetric + 2 * density - 1 / np.sqrt(np.pi)))),
+        "coverage_50": float(np.mean(np.abs(symmetric) <= 0.5)),
+        "coverage_90": float(np.mean(np.abs(symmetric) <= 0.9)),
+    }
+
+
+def _distributions(probabilities: Any) -> np.ndarray:
+    """Require rows of probabilities."""
+    p = np.asarray(probabilities, np.float64)
+    if p.ndim != 2 or p.shape[0] < 1 or p.shape[1] < 2:
+        raise ValueError(
+            "`probabilities` must have shape (rows, classes) with a row and two classes at least, "
+            f"got {p.shape}."
+        )
+    # Not `any(p < 0)`, which NaN would pass.
+    if not (np.all(p >= 0) and np.all(np.abs(p.sum(1) - 1) < 1e-3)):
+        raise ValueError("`probabilities` must be at least 0, and 1 in sum over every row.")
+    return p
+
+
+def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Require rows of probabilities and one class number for each."""
+    p, y = _distributions(probabilities), np.asarray(labels)
+    if y.shape != p.shape[:1]:
+        raise ValueError(
+            f"`labels` must have one class number per row, shape {p.shape[:1]}, got shape {y.shape}."
+        )
+    if not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"`labels` must be integers, got dtype {y.dtype}.")
+    if y.min() < 0 or y.max() >= p.shape[1]:
+        raise ValueError(
+            f"`labels` must be from 0 to {p.shape[1] - 1}, got {y.min()} to {y.max()}."
+        )
+    return p, y

@@ -1,0 +1,63 @@
+"""Flax NNX modules: their `nnx.Param`s are the position, all else is frozen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from isotherm.interop.parts import Parts, library
+from isotherm.types import ArrayTree
+
+
+def from_nnx(
+    module: Any, *, wrt: Any = None, call: Callable[[Any, Any], jax.Array] | None = None
+) -> Parts:
+    """Take an NNX module apart: parameters, a pure function of them, and the way back.
+
+    A log likelihood must be the same function at every step, so the module is put into evaluation
+    mode (`module.eval()`, on a copy): dropout is off, and batch normalisation uses the statistics
+    it has, which no longer move. Make them by training first. The scale and bias of a
+    normalisation are parameters like any other.
+
+    Parameters
+    ----------
+    module
+        Any `nnx.Module`; it is not changed.
+    wrt
+        Which variables are sampled, an NNX filter; every `nnx.Param` if not given.
+    call
+        `(module, x) -> outputs` for a batch `x`; `module(x)` if not given.
+
+    Returns
+    -------
+    `Parts(position, apply, put_back)`. The position is a nested dictionary of arrays;
+    `put_back` gives a new module, in evaluation mode.
+
+    Raises
+    ------
+    ImportError
+        If flax is missing: `pip install 'isotherm[interop]'`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> position, apply, put_back = from_nnx(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+    >>> sorted(position), apply(position, jnp.ones((5, 3))).shape
+    (['bias', 'kernel'], (5, 2))
+    """
+    nnx = library("flax.nnx")
+    frozen = nnx.clone(module)
+    frozen.eval()
+    graph, params, rest = nnx.split(frozen, nnx.Param if wrt is None else wrt, ...)
+
+    def put_back(position: ArrayTree) -> Any:
+        state = jax.tree.map(lambda leaf: leaf, params)  # a copy, to be filled
+        nnx.replace_by_pure_dict(state, position)
+        return nnx.merge(graph, state, rest)
+
+    def apply(position: ArrayTree, x: Any) -> jax.Array:
+        whole = put_back(position)
+        return whole(x) if call is None else call(whole, x)
+
+    return Parts(nnx.to_pure_dict(params), apply, put_back)

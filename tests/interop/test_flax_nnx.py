@@ -1,0 +1,111 @@
+"""NNX modules: only parameters move, and the function is the same at every call."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from isotherm.interop.flax_nnx import from_nnx
+from isotherm.interop.parts import library
+from isotherm.tree import leaf_names
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.body = nnx.Linear(3, 4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+        self.heads = nnx.List([nnx.Linear(4, 2, rngs=rngs) for _ in range(11)])
+
+    def __call__(self, x):
+        x = self.drop(self.norm(self.body(x)))
+        return sum(head(x) for head in self.heads)
+
+
+@pytest.fixture
+def net():
+    net = Net(nnx.Rngs(0))
+    net(5 + 2 * jax.random.normal(jax.random.key(3), (100, 3)))  # moves the statistics
+    return net
+
+
+X = jax.random.normal(jax.random.key(4), (6, 3))
+
+
+def test_statistics_are_frozen_dropout_is_off_and_the_module_is_left_alone(net):
+    before = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(net)))
+    position, apply, put_back = from_nnx(net)
+    first = apply(position, X)
+    np.testing.assert_array_equal(first, apply(position, X))
+    np.testing.assert_array_equal(first[:2], apply(position, X[:2]))  # rows do not see each other
+    np.testing.assert_array_equal(first, put_back(position)(X))
+    after = nnx.to_pure_dict(nnx.state(net))
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), before, after))
+    assert not net.drop.deterministic
+    net.eval()
+    np.testing.assert_array_equal(first, net(X))  # with the statistics of training
+    np.testing.assert_array_equal(put_back(position).norm.mean[...], net.norm.mean[...])
+    assert jnp.abs(net.norm.mean[...]).max() > 0.01
+
+
+def test_the_position_is_the_parameters_by_name(net):
+    names = leaf_names(from_nnx(net).position)
+    assert names[:6] == ["body.bias", "body.kernel", "heads.0.bias", "heads.0.kernel",
+                         "heads.1.bias", "heads.1.kernel"]  # fmt: skip
+    assert names[-2:] == ["norm.bias", "norm.scale"]
+    assert len(names) == 4 + 22
+
+
+def test_new_numbers_go_where_they_belong(net):
+    """Eleven heads: an order by name, 0, 1, 10, 2, … would mix them up."""
+    position, _, put_back = from_nnx(net)
+    for i in range(11):
+        position["heads"][i]["bias"] = jnp.full(2, float(i))
+    heads = put_back(position).heads
+    assert [float(head.bias[0]) for head in heads] == list(range(11))
+
+
+def test_shared_parameters_are_one_leaf():
+    class Tied(nnx.Module):
+        def __init__(self, rngs):
+            self.a = nnx.Linear(3, 3, rngs=rngs)
+            self.b = self.a
+
+        def __call__(self, x):
+            return self.b(self.a(x))
+
+    position, apply, _ = from_nnx(Tied(nnx.Rngs(0)))
+    assert leaf_names(position) == ["a.bias", "a.kernel"]
+    doubled = {"a": {"bias": jnp.zeros(3), "kernel": 2 * jnp.eye(3)}}
+    np.testing.assert_array_equal(apply(doubled, X), 4 * X)
+
+
+def test_some_parameters_and_another_call(net):
+    position, apply, put_back = from_nnx(
+        net,
+        wrt=nnx.All(nnx.Param, nnx.PathContains("heads")),
+        call=lambda module, x: module.heads[0](x["features"]),
+    )
+    assert list(position) == ["heads"]
+    zeros = jax.tree.map(jnp.zeros_like, position)
+    np.testing.assert_array_equal(apply(zeros, {"features": jnp.ones((5, 4))}), jnp.zeros((5, 2)))
+    np.testing.assert_array_equal(put_back(zeros).body.kernel[...], net.body.kernel[...])
+
+
+@pytest.mark.parametrize(
+    "name", ["flax.nnx", "flax.core", "equinox", "numpyro", "numpyro.handlers"]
+)
+def test_a_missing_library_is_named_with_its_cure(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"needs {name.split('.')[0]}: pip install 'isotherm\["):
+        library(name)
+
+
+def test_a_library_that_is_broken_says_so_itself(monkeypatch, tmp_path):
+    (tmp_path / "broken_library.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        library("broken_library")

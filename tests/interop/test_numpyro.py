@@ -1,0 +1,261 @@
+"""NumPyro models: prior and likelihood come apart exactly, and chains find the known posterior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.util import potential_energy
+from scipy import stats
+
+import isotherm
+import isotherm.random
+import laws
+from isotherm.interop.numpyro import from_numpyro
+
+rng = np.random.default_rng(0)
+X = (rng.normal(size=(30, 2)) @ [[1.0, 0.6], [0.0, 0.8]]).astype(np.float32)
+Y = (X @ [1.0, -2.0] + 0.5 + 1.5 * rng.normal(size=30)).astype(np.float32)
+WAITS = np.array([0.3, 0.8, 0.1, 1.4, 0.2], np.float32)
+
+
+def line(x, y, prior_sd=0.7, noise=1.5):
+    with numpyro.plate("feature", x.shape[1]):
+        slope = numpyro.sample("slope", dist.Normal(0.0, prior_sd))
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, prior_sd))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(x @ slope + intercept, noise), obs=y)
+
+
+def waiting(y):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Exponential(rate), obs=y)
+
+
+def everything(x, y, z):
+    """Supports of many kinds, one of which depends on another variable; two observed sites."""
+    top = numpyro.sample("top", dist.HalfNormal(2.0))
+    share = numpyro.sample("share", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
+    inside = numpyro.sample("inside", dist.Uniform(0.0, top))
+    with numpyro.plate("output", 2, dim=-2):
+        level = numpyro.sample("level", dist.Normal(inside, 1.0))
+        with numpyro.plate("data", len(x), dim=-1):
+            numpyro.sample("y", dist.StudentT(4.0, level * x[None], top), obs=y.T)
+    numpyro.sample("z", dist.Categorical(share), obs=z)
+
+
+MANY = (X[:7, 0], np.stack([Y[:7], X[:7, 1]], 1), np.arange(7) % 3)
+
+
+def final_positions(key, target, data, start, *, curvature, num_steps=400, num_chains=4000):
+    gradient = target.gradient(len(data[-1]))
+
+    def build(setting):
+        return isotherm.msgnht(
+            lambda position, _: gradient(position, data), 0.1 / curvature**0.5, curvature**0.5,
+            thermostat_mass=10 / curvature,
+        )  # fmt: skip
+
+    return laws.final_states(key, build, [0.0], start, num_steps, num_chains)[0].position
+
+
+def test_a_linear_model_is_sampled_from_its_exact_posterior(key):
+    """Independent chains, one draw each: false alarms with probability `laws.FALSE_ALARM`."""
+    design = np.column_stack([np.ones(len(X)), X]).astype(np.float64)
+    covariance = np.linalg.inv(design.T @ design / 1.5**2 + np.eye(3) / 0.7**2)
+    mean = covariance @ design.T @ Y / 1.5**2
+    curvature = 1 / np.linalg.eigvalsh(covariance)[0]
+    start = jnp.asarray(mean + np.sqrt(np.diag(covariance)), jnp.float32)
+    start = {"intercept": start[0], "slope": start[1:]}
+    found = final_positions(key, from_numpyro(line, (X, Y)), (X, Y), start, curvature=curvature)
+    draws = np.column_stack([found["intercept"], found["slope"]])
+    standard = (draws - mean) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+    assert laws.gaussian_p_value(standard, np.zeros(3), np.eye(3)) > laws.FALSE_ALARM
+
+
+def test_a_positive_variable_has_its_jacobian(key):
+    """Exponential waits with a gamma rate: the posterior is Gamma(2 + n, 1 + sum).
+
+    Without the Jacobian of the logarithm it would be Gamma(1 + n, 1 + sum), which the same test
+    rejects.
+    """
+    target = from_numpyro(waiting, (WAITS,))
+    found = final_positions(key, target, (WAITS,), STARTS[waiting], curvature=7.0)
+    rates = np.asarray(jax.vmap(target.constrain)(found)["rate"], np.float64)
+    scale = 1 / (1 + WAITS.sum())
+    assert stats.kstest(rates, stats.gamma(2 + 5, scale=scale).cdf).pvalue > laws.FALSE_ALARM
+    assert stats.kstest(rates, stats.gamma(1 + 5, scale=scale).cdf).pvalue < laws.FALSE_ALARM
+
+
+def test_a_chain_is_that_of_the_plain_log_densities_number_for_number(key):
+    target = from_numpyro(line, (X, Y))
+
+    def log_likelihood(position, batch):
+        x, y = batch
+        return -0.5 * ((y - x @ position["slope"] - position["intercept"]) / 1.5) ** 2
+
+    def log_prior(position):
+        return sum(-0.5 * jnp.sum((leaf / 0.7) ** 2) for leaf in position.values())
+
+    start, batches = STARTS[line], isotherm.independent_batches((X, Y), 10)
+    plain = isotherm.minibatch_gradient(log_likelihood, log_prior, len(X))
+    ours, theirs = (
+        isotherm.sample(key, isotherm.msgnht(grad_fn, 0.05), start, batches, num_draws=30).draws
+        for grad_fn in (plain, target.gradient(len(X)))
+    )
+    for name in ("slope", "intercept"):
+        np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-4, atol=1e-5)
+
+
+STARTS = {
+    line: {"slope": jnp.zeros(2), "intercept": jnp.zeros(())},
+    waiting: {"rate": jnp.zeros(())},
+    everything: {"top": jnp.zeros(()), "share": jnp.zeros(2), "inside": jnp.zeros(()),
+                 "level": jnp.zeros((2, 1))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "data"), [(line, (X, Y)), (waiting, (WAITS,)), (everything, MANY)]
+)
+def test_prior_and_likelihood_add_up_to_numpyros_own_density(model, data):
+    with jax.numpy_rank_promotion("allow"):  # NumPyro broadcasts
+        target = from_numpyro(model, data)
+        rows = np.array([4, 0, 4])
+
+        @jax.jit
+        def densities(position):
+            batch = tuple(leaf[rows] for leaf in data)
+            return (
+                target.log_prior(position),
+                target.log_likelihood(position, data),
+                target.log_likelihood(position, batch),
+                -potential_energy(model, data, {}, position),
+            )
+
+        for seed in range(3):
+            position = isotherm.random.gaussian(jax.random.key(seed), STARTS[model])
+            prior, each, some, whole = densities(position)
+            assert each.shape == (len(data[0]),)
+            np.testing.assert_allclose(prior + each.sum(), whole, rtol=2e-6)
+            np.testing.assert_allclose(some, each[rows], rtol=1e-5)
+
+
+def test_one_value_per_datum_even_with_two_outputs():
+    """`y` has plates (output, data): outputs are summed, data are not."""
+    with jax.numpy_rank_promotion("allow"):
+        target = from_numpyro(everything, MANY)
+        position = isotherm.random.gaussian(jax.random.key(0), STARTS[everything])
+        value = jax.jit(target.constrain)(position)
+        assert 0 < value["inside"] < value["top"]
+        np.testing.assert_allclose(value["share"].sum(), 1.0, rtol=1e-6)
+        x, y, z = MANY
+        fit = stats.t(4.0, np.outer(x, value["level"][:, 0]), value["top"]).logpdf(y).sum(1)
+        expected = fit + np.log(value["share"])[z]
+        found = jax.jit(target.log_likelihood)(position, MANY)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_batch_may_be_a_dictionary_or_one_array():
+    by_name = from_numpyro(line, {"y": Y, "x": X})
+    in_order = from_numpyro(line, (X, Y))
+    position = STARTS[line]
+    np.testing.assert_array_equal(
+        by_name.log_likelihood(position, {"x": X[:5], "y": Y[:5]}),
+        in_order.log_likelihood(position, (X[:5], Y[:5])),
+    )
+    alone = from_numpyro(waiting, WAITS)
+    assert alone.log_likelihood(STARTS[waiting], WAITS[:3]).shape == (3,)
+
+
+def test_a_start_is_drawn_as_numpyro_does():
+    target = from_numpyro(waiting, WAITS)
+    one, two = (target.init(jax.random.key(seed)) for seed in (0, 1))
+    assert jax.tree.map(jnp.shape, one) == {"rate": ()}
+    assert one["rate"] != two["rate"]
+
+
+def test_the_prior_costs_no_pass_over_the_data():
+    x, y = np.ones((12_345, 2), np.float32), np.ones(12_345, np.float32)
+    target = from_numpyro(line, (x, y))
+    position = {"slope": jnp.ones(2), "intercept": jnp.ones(())}
+    program = jax.jit(jax.grad(target.log_prior)).lower(position).compile().as_text()
+    assert "12345" not in program
+
+
+def test_draws_can_be_constrained_while_they_are_made(key):
+    target = from_numpyro(waiting, (WAITS,))
+    run = isotherm.sample(
+        key, isotherm.msgnht(target.gradient(5), 0.05), STARTS[waiting],
+        isotherm.full_batch((WAITS,)), num_draws=5,
+        collect={"value": isotherm.draws(target.constrain), "draws": isotherm.draws()},
+    )  # fmt: skip
+    np.testing.assert_allclose(run.collected["value"]["rate"], np.exp(run.draws["rate"]), 1e-6)
+
+
+def per_datum(y):
+    with numpyro.plate("data", len(y)):
+        shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(shift, 1.0), obs=y)
+
+
+def discrete(y):
+    flip = numpyro.sample("flip", dist.Bernoulli(0.5))
+    numpyro.sample("y", dist.Normal(flip, 1.0), obs=y)
+
+
+def point_estimate(y):
+    shift = numpyro.param("shift", 0.0)
+    numpyro.sample("y", dist.Normal(shift, 1.0), obs=y)
+
+
+def subsampling(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", 30, subsample_size=len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def fixed_size(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", 5):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def joint(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(mean, 1.0).expand([len(y)]).to_event(1), obs=y)
+
+
+def summed(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    numpyro.factor("fit", -0.5 * jnp.sum((y - mean) ** 2))
+
+
+def blind(y):
+    numpyro.sample("mean", dist.Normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (per_datum, r"'shift' has a value per datum \(shape \(2,\) on two rows, \(3,\) on three\)"),
+        (discrete, "'flip' is discrete"),
+        (point_estimate, "'shift' is a numpyro.param"),
+        (subsampling, "Plate 'data' subsamples"),
+        (fixed_size, r"does not run on 2 rows of `data`.*plate\('data', len\(y\)\)"),
+        (joint, r"'y' must have one log probability per datum, got shape \(\) on"),
+        (summed, "'fit' must have one log probability per datum"),
+        (blind, "observes nothing"),
+    ],
+)
+def test_models_that_minibatches_cannot_see_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        from_numpyro(model, (WAITS,))
+
+
+@pytest.mark.parametrize("data", [(), {}, 3.0])
+def test_data_have_rows(data):
+    with pytest.raises(ValueError, match="`data` must be"):
+        from_numpyro(waiting, data)
