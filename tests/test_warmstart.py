@@ -4,6 +4,7 @@ Correlated features, unscaled, unit noise: the posterior is Gaussian and known. 
 variances are about 2 %; the limits below leave five of them.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -96,3 +97,49 @@ def test_misuse_is_refused(key):
     with pytest.raises(ValueError, match="2000 rows"):
         short = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), 10)
         isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)
+
+
+def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
+    """Several outputs, one layer: exact posterior known, and no setting given."""
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(1000, 3)) @ rng.normal(size=(3, 3))).astype(np.float32)
+    y = (x @ rng.normal(size=(3, 2)) + 0.5 * rng.normal(size=(1000, 2))).astype(np.float32)
+    network = isotherm.mlp((3, 2), likelihood="gaussian", noise_sd=0.5)
+    grad_fn, batches = network.gradient(1000), isotherm.independent_batches((x, y), 50)
+    start = isotherm.warm_start(
+        jax.random.key(0), grad_fn, network.init(jax.random.key(1)), batches,
+        coordinates="kronecker", num_steps=500, rounds=1, steps_per_round=200,
+    )  # fmt: skip
+    run = isotherm.sample(
+        jax.random.key(2), isotherm.msgnht(grad_fn, **start.settings), start.position, batches,
+        num_draws=1500, thin=20, burn_in=1000, num_chains=8,
+    )  # fmt: skip
+    design = np.column_stack([x, np.ones(1000)])
+    sd = np.sqrt(np.diag(np.linalg.inv(design.T @ design / 0.25 + np.eye(4))))
+    weights, bias = run.draws[0]
+    found = np.concatenate([weights, bias[:, :, None]], axis=2).reshape(-1, 4, 2).std(0)
+    # Some 5000 effective draws: five sigma are 5 %; the curvature is not quite a product (bias).
+    np.testing.assert_allclose(found, np.repeat(sd[:, None], 2, axis=1), rtol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("edge", "message"),
+    [(0.0, "not finite at this position"), (1.0, "walk away from the mode diverged in round 1")],
+)
+def test_a_kronecker_start_that_meets_nan_says_so(edge, message):
+    network = isotherm.mlp((2, 2))
+    rng = np.random.default_rng(0)
+    batches = isotherm.independent_batches(
+        (rng.normal(size=(20, 2)).astype(np.float32), rng.integers(0, 2, 20)), 5
+    )
+
+    def log_likelihood(w, batch):
+        outside = jnp.abs(w[0].weights).max() >= edge
+        return network.log_likelihood(w, batch) * jnp.where(outside, jnp.nan, 1.0)
+
+    grad_fn = isotherm.minibatch_gradient(log_likelihood, network.log_prior, 20)
+    zero = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(1)))
+    with pytest.raises(FloatingPointError, match=message):
+        isotherm.warm_start(
+            jax.random.key(0), grad_fn, zero, batches, coordinates="kronecker", num_steps=0
+        )

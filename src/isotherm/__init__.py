@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from isotherm.kronecker import Kronecker, kronecker_eigenbasis
     from isotherm.loop import PolicyWarning, chain, sample
     from isotherm.models.networks import Network, lenet, mlp
-    from isotherm.predictive import predictions, predictive
+    from isotherm.prediction import predictions, predictive
     from isotherm.runs import DivergedError, Run
     from isotherm.samplers.msgnht import msgnht
     from isotherm.samplers.psgld import psgld
@@ -71,7 +71,7 @@ _HOME = {
     "kronecker": "Kronecker kronecker_eigenbasis",
     "loop": "PolicyWarning chain sample",
     "models.networks": "Network lenet mlp",
-    "predictive": "predictions predictive",
+    "prediction": "predictions predictive",
     "runs": "DivergedError Run",
     "samplers.msgnht": "msgnht",
     "samplers.psgld": "psgld",

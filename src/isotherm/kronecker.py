@@ -197,6 +197,8 @@ def _products(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _axes(covariance: jax.Array) -> jax.Array | None:
     if covariance.size == 0:
         return None
+    if not bool(jnp.isfinite(covariance).all()):
+        raise FloatingPointError("`grad_fn` gives gradients that are not finite at this position.")
     _, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     return jnp.asarray(vectors, covariance.dtype)
 

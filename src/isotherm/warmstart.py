@@ -11,9 +11,15 @@ In natural coordinates the stiffness is 1, so $D = 1$ and $\mu = 10$ fit all pro
 bounded by two numbers only: the dynamics ($h \le 0.1$) and the gradient noise
 ($C = h^2\sigma^2/4 \le 1/4$). In coordinates whose largest curvature $\lambda$ is not 1 the same holds in
 units of $\lambda^{-1/2}$.
+
+**Networks** (`coordinates="kronecker"`) have no useful mode: the posterior lies far from it, and where it
+lies the curvature is another one. So from the mode the sampler itself walks on, some rounds of steps, and
+after each the basis is measured anew where it stands. What is returned is the last place and the last
+basis. Directions much flatter than a layer's stiffest are not stretched to the prior's full width but to
+`KRONECKER_FLOOR`$^{-1/2}$ times the stiffest one's: the further the weights move along them, the less the
+basis fits.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,14 +30,19 @@ from jax.flatten_util import ravel_pytree
 
 from isotherm import random
 from isotherm.batches import InMemoryBatches
-from isotherm.coordinates import Coordinates, Diagonal, Identity, diagonal, eigenbasis
+from isotherm.coordinates import Coordinates, Identity, eigenbasis
+from isotherm.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
 from isotherm.diagnostics.gradient_noise import gradient_noise, largest_step_size
-from isotherm.gradients import MinibatchGradient, sum_over_rows
+from isotherm.gradients import MinibatchGradient
+from isotherm.kronecker import Kronecker, kronecker_eigenbasis
+from isotherm.samplers.msgnht import msgnht
 from isotherm.tree import as_position
-from isotherm.types import ArrayTree, Batch, Key
+from isotherm.types import ArrayTree, Key
 
 LARGEST_STEP = 0.1
 """Dimensionless step at which the splitting error is still below a percent."""
+KRONECKER_FLOOR = 0.04
+"""Smallest curvature that a Kronecker basis believes in, as a fraction of a layer's largest."""
 
 
 class WarmStart(NamedTuple):
@@ -114,6 +125,8 @@ def warm_start(
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 2000,
     noise_ratio: float = 0.25,
+    rounds: int = 4,
+    steps_per_round: int = 1500,
     chunk_size: int = 10_000,
 ) -> WarmStart:
     r"""Find a mode and natural coordinates around it.
@@ -123,20 +136,22 @@ def warm_start(
     key, grad_fn, position, batches, optimizer, num_steps
         As in `find_mode`; `num_steps=0` takes `position` for the mode.
     coordinates
-        `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or `"identity"`.
+        `"eigenbasis"` (dense, for up to a few thousand numbers), `"kronecker"` (per layer, for
+        networks), `"diagonal"` or `"identity"`.
     curvature
         `"hessian"` of $-\log\pi$ over all data, or `"fisher"`, the empirical one: $\sum_i g_i g_i^\top$
         plus the curvature of the prior. For an eigenbasis a few Newton steps with it polish the mode.
     noise_ratio
         The $C = h^2\sigma^2/4$ that the step size may reach.
+    rounds, steps_per_round
+        How often a Kronecker basis is measured anew, and after how many steps of the sampler.
     chunk_size
         Rows per evaluation in passes over all data.
     """
     _check_target(grad_fn, batches)
-    if coordinates not in ("eigenbasis", "diagonal", "identity"):
-        raise ValueError(
-            f"`coordinates` must be 'eigenbasis', 'diagonal' or 'identity', got {coordinates!r}."
-        )
+    allowed = ("eigenbasis", "kronecker", "diagonal", "identity")
+    if coordinates not in allowed:
+        raise ValueError(f"`coordinates` must be one of {allowed}, got {coordinates!r}.")
     if curvature not in ("hessian", "fisher"):
         raise ValueError(f"`curvature` must be 'hessian' or 'fisher', got {curvature!r}.")
     if num_steps > 0:
@@ -149,17 +164,21 @@ def warm_start(
             num_steps=num_steps,
         )
     mode = as_position(position)
-    whole = _Whole(grad_fn, batches.data, mode, chunk_size)
+    if coordinates == "kronecker":
+        return _settled(
+            random.fold(key, 3), grad_fn, mode, batches, noise_ratio, rounds, steps_per_round
+        )
+    whole = WholeData(grad_fn, batches.data, mode, chunk_size)
     stiffness = 1.0
     if coordinates == "eigenbasis":
         matrix = whole.hessian if curvature == "hessian" else whole.fisher
-        mode = _newton(whole, matrix, mode)
+        mode = newton(whole, matrix, mode)
         space: Coordinates = eigenbasis(matrix(mode), mode)
     else:
         space = Identity()
         if coordinates == "diagonal":
-            space = _diagonal(whole, mode, curvature)
-        stiffness = _stiffness(random.fold(key, 1), whole, mode, space)
+            space = diagonal_coordinates(whole, mode, curvature)
+        stiffness = stiffness_in(random.fold(key, 1), whole, mode, space)
     noise = _noise(random.fold(key, 2), grad_fn, mode, batches, space)
     unit = stiffness**-0.5
     bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
@@ -174,6 +193,49 @@ def warm_start(
     )
 
 
+def _settled(
+    key: Key,
+    grad_fn: MinibatchGradient,
+    position: ArrayTree,
+    batches: InMemoryBatches,
+    noise_ratio: float,
+    rounds: int,
+    steps_per_round: int,
+) -> WarmStart:
+    """Walk from a mode to where the posterior is, and measure a Kronecker basis there."""
+
+    @jax.jit
+    def walk(position: ArrayTree, space: Kronecker, h: jax.Array, key: Key) -> ArrayTree:
+        sampler = msgnht(grad_fn, h, 1.0, thermostat_mass=10.0, coordinates=space)
+
+        def step(t: jax.Array, state: Any) -> Any:
+            batch = batches.batch(random.fold(key, 1), t)
+            return sampler.step(random.fold(random.fold(key, 0), t), state, batch)[0]
+
+        start = sampler.init(position, random.fold(key, 2))
+        return jax.lax.fori_loop(0, steps_per_round, step, start).position
+
+    def measure(key: Key, position: ArrayTree) -> tuple[Kronecker, float, float]:
+        space = kronecker_eigenbasis(
+            random.fold(key, 0), grad_fn, position, batches, floor=KRONECKER_FLOOR
+        )
+        noise = _noise(random.fold(key, 1), grad_fn, position, batches, space)
+        bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
+        return space, noise, min(LARGEST_STEP, bound)
+
+    space, noise, h = measure(random.fold(key, 0), position)
+    for i in range(1, rounds + 1):
+        key_i = random.fold(key, i)
+        position = walk(position, space, jnp.asarray(h), random.fold(key_i, 2))
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(position)):
+            raise FloatingPointError(
+                f"The walk away from the mode diverged in round {i} at step size {h:.3g}. "
+                "Lower `noise_ratio`, or give a mode that is fitted better."
+            )
+        space, noise, h = measure(key_i, position)
+    return WarmStart(position, space, h, 1.0, 10.0, 1.0, noise)
+
+
 def _check_target(grad_fn: object, batches: object) -> None:
     if not isinstance(grad_fn, MinibatchGradient):
         raise ValueError(
@@ -185,114 +247,6 @@ def _check_target(grad_fn: object, batches: object) -> None:
             "`batches` must hold the data, as isotherm.independent_batches((x, y), 100) does, "
             f"got {type(batches).__name__}."
         )
-
-
-class _Whole:
-    """Sums over all data, each compiled once."""
-
-    def __init__(
-        self, grad_fn: MinibatchGradient, data: Batch, position: ArrayTree, chunk_size: int
-    ) -> None:
-        _, unravel = ravel_pytree(position)
-        self.log_prior, self.size = grad_fn.log_prior, grad_fn.data_size
-        self.data, self.chunk_size = data, chunk_size
-        likelihood = grad_fn.log_likelihood_sum
-
-        def outer_products(x: jax.Array, batch: Batch) -> jax.Array:
-            each = jax.jacrev(lambda x: grad_fn.log_likelihood(unravel(x), batch))(x)
-            return each.T @ each
-
-        def squares(x: ArrayTree, batch: Batch) -> ArrayTree:
-            each = jax.jacrev(grad_fn.log_likelihood)(x, batch)
-            return jax.tree.map(lambda g: jnp.sum(g * g, axis=0), each)
-
-        def times(x_and_v: tuple, batch: Batch) -> ArrayTree:
-            x, v = x_and_v
-            return jax.jvp(lambda y: jax.grad(likelihood)(y, batch), (x,), (v,))[1]
-
-        self._value = jax.jit(likelihood)
-        self._gradient = jax.jit(jax.grad(likelihood))
-        self._hessian = jax.jit(jax.hessian(lambda x, b: likelihood(unravel(x), b)))
-        self._prior_hessian = jax.jit(jax.hessian(lambda x: self.log_prior(unravel(x))))
-        self._outer, self._squares, self._times = map(jax.jit, (outer_products, squares, times))
-
-    def _sum(self, fn: Callable[[Any, Batch], Any], argument: Any) -> Any:
-        return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
-
-    def log_density(self, position: ArrayTree) -> float:
-        return float(self._sum(self._value, position) + self.log_prior(position))
-
-    def gradient(self, position: ArrayTree) -> np.ndarray:
-        prior = jax.grad(self.log_prior)(position)
-        total = jax.tree.map(jnp.add, prior, self._sum(self._gradient, position))
-        return np.asarray(ravel_pytree(total)[0], np.float64)
-
-    def hessian(self, position: ArrayTree) -> np.ndarray:
-        flat, _ = ravel_pytree(position)
-        return -np.asarray(self._sum(self._hessian, flat) + self._prior_hessian(flat), np.float64)
-
-    def fisher(self, position: ArrayTree) -> np.ndarray:
-        flat, _ = ravel_pytree(position)
-        return np.asarray(self._sum(self._outer, flat) - self._prior_hessian(flat), np.float64)
-
-    def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
-        """Compute the diagonal of the Fisher information; a separable prior is assumed."""
-        ones = jax.tree.map(jnp.ones_like, position)
-        prior = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
-        return jax.tree.map(jnp.subtract, self._sum(self._squares, position), prior)
-
-    def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
-        prior = jax.jvp(jax.grad(self.log_prior), (position,), (direction,))[1]
-        likelihood = self._sum(self._times, (position, direction))
-        return jax.tree.map(lambda a, b: -(a + b), likelihood, prior)
-
-
-def _newton(
-    whole: _Whole,
-    matrix: Callable[[ArrayTree], np.ndarray],
-    position: ArrayTree,
-    num_steps: int = 20,
-) -> ArrayTree:
-    """Polish a mode: Newton (or natural-gradient) steps while they pay.
-
-    A step is shortened until the log density grows, and the last one gains less than a thousandth.
-    """
-    value = whole.log_density(position)
-    for _ in range(num_steps):
-        flat, unravel = ravel_pytree(position)
-        values, vectors = np.linalg.eigh(matrix(position))
-        values = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
-        step = vectors @ ((vectors.T @ whole.gradient(position)) / values)
-        for shrink in (1.0, 0.5, 0.25, 0.1, 0.01):
-            trial = unravel(jnp.asarray(np.asarray(flat, np.float64) + shrink * step, flat.dtype))
-            trial_value = whole.log_density(trial)
-            if trial_value > value:
-                break
-        else:
-            return position
-        gain, position, value = trial_value - value, trial, trial_value
-        if gain < 1e-3:
-            return position
-    return position
-
-
-def _diagonal(whole: _Whole, position: ArrayTree, curvature: str) -> Diagonal:
-    if curvature == "fisher":
-        return diagonal(whole.fisher_diagonal(position))
-    _, unravel = ravel_pytree(position)
-    return diagonal(unravel(jnp.asarray(np.diag(whole.hessian(position)), jnp.float32)))
-
-
-def _stiffness(key: Key, whole: _Whole, position: ArrayTree, space: Coordinates) -> float:
-    """Find the largest curvature in some coordinates by power iteration."""
-    direction = random.gaussian(key, space.momentum_like(position))
-    size = 1.0
-    for _ in range(30):
-        norm = optax.tree.norm(direction)
-        direction = jax.tree.map(lambda v, n=norm: v / n, direction)
-        direction = space.pull(whole.hessian_times(position, space.push(direction)))
-        size = float(optax.tree.norm(direction))
-    return size
 
 
 def _noise(

@@ -13,7 +13,7 @@ from isotherm.baselines.mc_dropout import mc_dropout
 from isotherm.baselines.sgd import sgd
 from isotherm.diagnostics.calibration import classifier_scores
 from isotherm.models.networks import mlp
-from isotherm.predictive import WithEntropy, predictive
+from isotherm.prediction import WithEntropy, predictive
 
 RNG = np.random.default_rng(1)
 SIZE = 300

@@ -8,7 +8,7 @@ import pytest
 import isotherm
 from isotherm.baselines.gaussian import GaussianApproximation
 from isotherm.diagnostics.calibration import mutual_information
-from isotherm.predictive import WithEntropy, predictions, predictive
+from isotherm.prediction import WithEntropy, predictions, predictive
 
 
 def probabilities(weights, x):

@@ -11,7 +11,7 @@ from isotherm.data.registry import locate
 from isotherm.experiments import logistic_a9a, runner
 from isotherm.experiments.logistic_a9a import posterior, sweep, tables
 from isotherm.experiments.logistic_a9a.problem import Problem, scores
-from isotherm.predictive import predictive
+from isotherm.prediction import predictive
 from isotherm.report.document import FIELDS
 
 PROTOCOL = sweep.Protocol(batch_size=10, num_steps=120, burn_in=20, thin=10)

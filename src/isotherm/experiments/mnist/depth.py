@@ -50,7 +50,7 @@ class Config:
 
 
 SMOKE = Config(
-    depths=(2,), width=30, step_size=2e-3, small_step_size=1e-3, num_epochs=3, halve_every=2, num_seeds=1,
+    depths=(2,), width=30, step_size=2e-3, small_step_size=2e-3, num_epochs=3, halve_every=2, num_seeds=1,
     num_train=5000, num_test=2000,
 )  # fmt: skip
 

@@ -218,8 +218,7 @@ class _Record:
         average = self._average(self.recipe.burn_in) if warm else draws[-1]
         if warm:
             self.entropy += -(draws * np.log(np.maximum(draws, 1e-12))).sum(-1).mean(0)
-        sizes = np.asarray(run.momentum_sizes)
-        kinetic = np.asarray(run.stats.get("kinetic_temperature", np.full((1, 1, 1), np.nan)))[0]
+        kinetic = run.stats.get("kinetic_temperature")
         values = {
             "draw accuracy": 100 * accuracy(draws[-1], self.labels),
             "draw nll": negative_log_likelihood(draws[-1], self.labels),
@@ -227,7 +226,9 @@ class _Record:
             "accuracy": 100 * accuracy(average, self.labels),
             "nll": negative_log_likelihood(average, self.labels),
             "ece": expected_calibration_error(average, self.labels),
-            "temperature": float((kinetic * sizes).sum(-1).mean() / sizes.sum()),
+            "temperature": np.nan
+            if kinetic is None or not run.momentum_sizes
+            else float(np.average(kinetic[0].mean(0), weights=run.momentum_sizes)),
             "thermostat": float(run.collected["thermostat"][0, -1]),
         }
         for name, value in values.items():

@@ -47,7 +47,7 @@ class Config:
 
 
 SMOKE = Config(
-    step_sizes=(1e-3,), num_epochs=1, halve_every=0, draws_per_epoch=1, num_train=2000, num_test=500
+    step_sizes=(1e-3,), num_epochs=1, halve_every=0, draws_per_epoch=1, num_train=500, num_test=200
 )
 
 

@@ -21,7 +21,7 @@ from isotherm.batches import InMemoryBatches
 from isotherm.experiments.mnist.learning import Data, Recipe
 from isotherm.gradients import minibatch_gradient
 from isotherm.models.networks import Network
-from isotherm.predictive import predictive
+from isotherm.prediction import predictive
 from isotherm.types import Key
 
 Fit = Callable[[Key, Network, InMemoryBatches, int], Fitted]
