@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/isotherm report runs/demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -36,6 +36,7 @@ $(VENV)-bench/.installed: requirements-bench.lock pyproject.toml
 
 bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/double_well.py
+	$(VENV)-bench/bin/python benchmarks/networks.py
 	$(VENV)-bench/bin/python benchmarks/topics.py
 	$(VENV)-bench/bin/python benchmarks/lda_stream.py
 

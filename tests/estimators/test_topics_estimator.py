@@ -113,7 +113,7 @@ def test_bad_input_is_refused():
     lda = ThermostatLDA(2)
     for counts, message in [
         ([[1, -1], [2, 0]], "Negative values in data passed to ThermostatLDA"),
-        ([[1.5, 1], [2, 0]], "document 0 has word 0 1.5 times"),
+        ([[1.5, 1], [2, 0]], "document 0 has word 0 1.5 times.*tf-idf"),
         ([[np.nan, 1], [2, 0]], "contains NaN"),
         (np.zeros((3, 0)), "0 feature"),
         (np.zeros((3, 2)), "every count is zero"),

@@ -71,9 +71,8 @@ def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
     train, split = corpora
     shelf = Kept()
     work = Bench(config.protocol, shelf, lambda _: None, 0, train, split)
-    shelf.saved["choice: mSGNHT-E (3.0, 0.75)"] = {
-        "curves": np.full((1, 10), 5.0), "seconds": np.ones(1), "cpu": np.ones(1)
-    }  # fmt: skip
+    good = {"curves": np.full(10, 5.0), "seconds": np.ones(()), "cpu": np.ones(())}
+    shelf.saved["choice: mSGNHT-E (3.0, 0.75), seed 0"] = good
     found = lda_icml._method(config, "mSGNHT-E", work, work)
     assert found["tried mSGNHT-E"][0, 0] == 5.0
     assert found["chosen mSGNHT-E"].tolist()[:2] == [0.01, 0.75]

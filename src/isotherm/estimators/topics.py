@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from isotherm.data.counts import CountError
 from isotherm.estimators.topic_learners import Chain, Filter, Learner, Plan
 from isotherm.estimators.topic_reading import TopicShares, TopWord, top_words, topic_shares
 from isotherm.progress import make_progress
@@ -58,7 +59,8 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     sweeps, burn_in
         Gibbs sweeps per batch, and how many of them are not averaged.
     fractional
-        What to do with counts that are not whole: `"refuse"`, or `"round"` them.
+        What to do with counts that are not whole: `"refuse"`, or `"round"` them. scikit-learn's `check_estimator` feeds
+        real numbers, so it passes with `"round"`.
     n_jobs
         Threads for sweeps of samplers and `transform`; results do not depend on it.
     random_state
@@ -278,7 +280,13 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if self.fractional == "round":
             X = X.rint() if sparse.issparse(X) else np.rint(X)
         first = 0 if reset else self.n_documents_seen_
-        return as_corpus(X, documents=first + np.arange(X.shape[0]))
+        try:
+            return as_corpus(X, documents=first + np.arange(X.shape[0]))
+        except CountError as error:
+            if np.array_equal(values, np.rint(values)):
+                raise
+            hint = "Weights such as tf-idf are no counts; `fractional='round'` rounds them."
+            raise ValueError(f"{error} {hint}") from None
 
     def _update(self, batch: Corpus) -> None:
         self._learner.update(batch)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.report.document import atomically, read_json, write_json
+from isotherm.report.document import atomically, write_json
 
 LABEL = "belongs-to.json"
 
@@ -32,7 +32,7 @@ class Shelf:
         if folder.exists() and not resume:
             shutil.rmtree(folder)
         if (folder / LABEL).exists():
-            found = read_json(folder / LABEL)
+            found = json.loads((folder / LABEL).read_text(encoding="utf-8"))
             if found != label:
                 changed = sorted(k for k in {*label, *found} if label.get(k) != found.get(k))
                 raise ValueError(
@@ -49,7 +49,7 @@ class Shelf:
         if path is None or not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return dict(arrays)
         except (OSError, ValueError, zipfile.BadZipFile, EOFError):
             return None

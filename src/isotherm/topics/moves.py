@@ -31,7 +31,7 @@ from isotherm.types import Key, Sampler
 
 
 class Form(Protocol):
-    """What the position of a sampler means; hashable."""
+    """What the position of a sampler means; hashable, and equal to no form of another class."""
 
     def start(self, key: Key, shape: tuple[int, int]) -> jax.Array:
         """Draw a position to start at."""
@@ -46,7 +46,8 @@ class Form(Protocol):
         ...
 
 
-class Natural(NamedTuple):
+@dataclass(frozen=True)
+class Natural:
     r"""Expanded-natural topics: $\theta_{kw} \sim \mathcal N(\beta, \sigma^2)$, $\phi_k = \mathrm{softmax}(\theta_k)$."""
 
     mean: float = 0.1
@@ -67,7 +68,8 @@ class Natural(NamedTuple):
         )
 
 
-class ExpandedMean(NamedTuple):
+@dataclass(frozen=True)
+class ExpandedMean:
     r"""Expanded-mean topics: $\gamma_{kw} > 0$, $\phi_k = \gamma_k/\sum_w\gamma_{kw}$."""
 
     def start(self, key: Key, shape: tuple[int, int]) -> jax.Array:

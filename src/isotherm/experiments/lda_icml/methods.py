@@ -166,21 +166,30 @@ class Bench(NamedTuple):
     ) -> Runs:
         """Run chains from seed `first` on, or take them off the shelf; `more` goes to the sampler."""
         label = f"{purpose}: {name} {setting}"
+        sampler = SAMPLERS[name](*setting, **more) if more else None
+        found = Runs(
+            *map(
+                np.array,
+                zip(
+                    *(
+                        self._one(
+                            f"{label}, seed {k}", name, setting, self.seed + first + k, sampler
+                        )
+                        for k in range(num_seeds)
+                    ),
+                    strict=True,
+                ),
+            )
+        )
+        self.say(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
+        return found
+
+    def _one(self, label: str, name: str, setting: Setting, seed: int, sampler: Any) -> Runs:
         if (saved := self.shelf.load(label)) is not None:
             return Runs(**saved)
-        sampler = SAMPLERS[name](*setting, **more) if more else None
-        chains = [
-            run_chain(
-                name, setting, self.train, self.split, self.protocol, self.seed + first + k,
-                sampler=sampler,
-            )
-            for k in range(num_seeds)
-        ]  # fmt: skip
-        found = Runs(
-            np.array([curve(chain, self.split) for chain in chains]),
-            np.array([chain.seconds for chain in chains]),
-            np.array([chain.cpu for chain in chains]),
+        chain = run_chain(
+            name, setting, self.train, self.split, self.protocol, seed, sampler=sampler
         )
+        found = Runs(curve(chain, self.split), np.asarray(chain.seconds), np.asarray(chain.cpu))
         self.shelf.save(label, found._asdict())
-        self.say(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
         return found
