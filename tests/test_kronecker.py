@@ -70,7 +70,9 @@ def test_vectors_kernels_and_numbers_have_coordinates_too():
 
     x = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
     grad_fn = isotherm.minibatch_gradient(log_likelihood, log_prior, 100)
-    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, isotherm.independent_batches(x, 10))
+    space = kronecker_eigenbasis(
+        jax.random.key(0), grad_fn, position, isotherm.independent_batches(x, 10)
+    )
     pushed = space.push(position)
     assert jax.tree.map(jnp.shape, pushed) == jax.tree.map(jnp.shape, position)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pushed))
