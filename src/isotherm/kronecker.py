@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from isotherm.batches import InMemoryBatches
 from isotherm.gradients import MinibatchGradient
@@ -199,7 +200,8 @@ def _axes(covariance: jax.Array) -> jax.Array | None:
         return None
     if not bool(jnp.isfinite(covariance).all()):
         raise FloatingPointError("`grad_fn` gives gradients that are not finite at this position.")
-    _, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
+    with threadpool_limits(1):  # on a busy machine two threads wait for each other
+        _, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     return jnp.asarray(vectors, covariance.dtype)
 
 

@@ -64,6 +64,15 @@ def test_what_is_measured(data):
     assert 0.3 < found["temperature"][-1] < 3 and found["thermostat"][-1] > 0
 
 
+def test_natural_coordinates_have_a_recipe(data):
+    recipe = RECIPE.varied(
+        coordinates="kronecker", step_size=1.0, halve_every=0, rounds=1, steps_per_round=50
+    )
+    found = Learner(recipe, data).learn(jax_random.key(2), "one", Shelf(), silent)
+    assert np.isfinite(found["accuracy"]).all() and 0.8 < found["temperature"][-1] < 1.25
+    assert recipe.warm_gradients == 100 + 2 * 1224 and RECIPE.warm_gradients == 0
+
+
 def test_a_lost_chain_is_reported(data):
     recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
     found = Learner(recipe, data).learn(jax_random.key(0), "one", Shelf(), silent)
@@ -84,7 +93,7 @@ def test_claims_of_depth_can_fail():
     for name, recipe in config.recipes().items():
         good = recipe.sampler == "mSGNHT-S"
         result |= {
-            f"{name}/{what}": np.full((3, 40), 97.0 if good else 96.0) for what in curves.KEPT[:-1]
+            f"{name}/{what}": np.full((3, 40), 97.0 if good else 96.0) for what in curves.KEPT[:-2]
         }
     assert all(claim.holds for claim in depth.check(config, result))
     e = "mSGNHT-E, depth 4, h = 0.0001"
@@ -117,7 +126,14 @@ def present() -> bool:
 
 @pytest.mark.skipif(not present(), reason="needs ../shared/data/mnist")
 @pytest.mark.parametrize(
-    "name", ["mnist-depth", "mnist-step-size", "mnist-sigmoid", "mnist-lenet", "mnist-table"]
+    "name",
+    [
+        "mnist-depth",
+        "mnist-step-size",
+        "mnist-sigmoid",
+        "mnist-lenet",
+        "mnist-table",
+    ],
 )
 def test_smoke_runs(name, tmp_path):
     document = runner.execute(name, smoke=True, out=tmp_path)

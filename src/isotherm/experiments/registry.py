@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "mnist-step-size": Entry("isotherm.experiments.mnist.step_size", "Figure 7"),
     "mnist-sigmoid": Entry("isotherm.experiments.mnist.sigmoid", "Figure 8"),
     "mnist-table": Entry("isotherm.experiments.mnist.table", "Table 3"),
+    "mnist-natural": Entry("isotherm.experiments.mnist.natural", "beyond the paper"),
     "mnist-lenet": Entry("isotherm.experiments.mnist.lenet", "Figure 9"),
     "lda-icml": Entry("isotherm.experiments.lda_icml", "Table 1 and Figure 3"),
 }

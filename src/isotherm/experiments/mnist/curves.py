@@ -15,7 +15,7 @@ from isotherm.report.figures import panels
 from isotherm.types import Key
 
 Results = Mapping[str, np.ndarray]
-KEPT = ("draw accuracy", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat", "averages")  # fmt: skip
+KEPT = ("draw accuracy", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat", "averages", "ess")  # fmt: skip
 """What of `learn` goes into the result; whole predictions would make it large."""
 LOOKS = {
     "mSGNHT-S": ("C0", "-"), "mSGNHT-E": ("C0", "--"), "SGHMC-S": ("C1", "-"), "SGHMC-E": ("C1", "--"),

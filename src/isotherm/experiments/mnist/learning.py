@@ -6,6 +6,7 @@ is kept of the weights. Everything is saved after every epoch, so a cut run lose
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,12 +19,8 @@ import numpy as np
 import isotherm
 from isotherm import random
 from isotherm.data.idx import Images, load_mnist
-from isotherm.diagnostics.calibration import (
-    accuracy,
-    expected_calibration_error,
-    negative_log_likelihood,
-)
 from isotherm.experiments.contract import Say
+from isotherm.experiments.mnist.record import Record
 from isotherm.experiments.shelf import Shelf
 from isotherm.models.networks import Network, lenet, mlp
 from isotherm.types import Key, Sampler
@@ -73,6 +70,10 @@ class Recipe:
     start_scale: float = 1.0
     """Of the initial weights."""
     noise: str = "three-point"
+    coordinates: str = "plain"
+    """`"kronecker"` starts with `isotherm.warm_start`, takes its settings, and `step_size` is in units of its own."""
+    rounds: int = 4
+    steps_per_round: int = 1000
     draws_per_epoch: int = 5
     burn_in: float = 0.5
     """Share of the epochs before predictions are averaged."""
@@ -98,6 +99,22 @@ class Recipe:
             return isotherm.sghmc(grad_fn, h, self.diffusion, **options)
         make = {"mSGNHT": isotherm.msgnht, "SGNHT": isotherm.sgnht}[name]
         return make(grad_fn, h, self.diffusion, thermostat_mass=self.thermostat_mass, **options)
+
+    def settled(self, key: Key, grad_fn: Any, batches: Any, start: Any) -> tuple[Any, Sampler]:
+        """Start warm, in Kronecker coordinates; return the position and the sampler."""
+        warm = isotherm.warm_start(
+            key, grad_fn, start, batches, coordinates="kronecker", num_steps=self.steps_per_round,
+            rounds=self.rounds, steps_per_round=self.steps_per_round,
+        )  # fmt: skip
+        settings: dict[str, Any] = warm.settings | {"step_size": self.step_size * warm.step_size}
+        return warm.position, isotherm.msgnht(grad_fn, noise=self.noise, **settings)
+
+    @property
+    def warm_gradients(self) -> int:
+        """Minibatch gradients that a warm start takes: the climb, the walks, the measurements."""
+        if self.coordinates == "plain":
+            return 0
+        return self.steps_per_round * (1 + self.rounds) + (self.rounds + 1) * (2 * 512 + 200)
 
     def varied(self, **changes: Any) -> "Recipe":
         """Give the same with something changed."""
@@ -127,7 +144,8 @@ class Learner:
         self.recipe, self.network, self.labels = recipe, network, test.y
         self.batches = policies[recipe.policy](tuple(train), recipe.batch_size)
         self.epoch_length = len(train.y) // recipe.batch_size
-        self.sampler = recipe.build(network.gradient(len(train.y)), self.epoch_length)
+        self.grad_fn = network.gradient(len(train.y))
+        self.sampler = recipe.build(self.grad_fn, self.epoch_length)
         some = min(10_000, len(train.y))
         x, y = jnp.asarray(train.x[:some]), jnp.asarray(train.y[:some])
         predict = in_blocks(network.predict, jnp.asarray(test.x))
@@ -141,6 +159,7 @@ class Learner:
         self.collect = {
             "probabilities": isotherm.draws(predict),
             "thermostat": isotherm.draws(_mean_thermostat, of="state"),
+            "weights": isotherm.draws(_some_weights),
         }
 
     def learn(self, key: Key, name: str, shelf: Shelf, say: Say) -> dict[str, np.ndarray]:
@@ -149,25 +168,31 @@ class Learner:
         Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll`
         (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average
         since burn-in; of the latest draw before), `temperature`, `thermostat`; at the end
-        `probabilities`, `entropy` (mean over draws) and `averages`: accuracy and NLL by share of
-        burn-in and by how many draws per epoch are averaged.
+        `probabilities`, `entropy` (mean over draws), `averages`: accuracy and NLL by share of
+        burn-in and by how many draws per epoch are averaged, and `ess`: effective draws per 1000
+        gradients of log probabilities and of weights.
         """
         recipe = self.recipe
         thin = max(1, self.epoch_length // recipe.draws_per_epoch)
         start = self.network.init(random.fold(key, 3))
         start = jax.tree.map(lambda leaf: recipe.start_scale * leaf, start)
-        state = jax.vmap(self.sampler.init, (None, 0))(
-            start, random.fold(random.fold(key, 0), 2)[None]
-        )
-        record = _Record(recipe, self.labels)
+        sampler = self.sampler
+        if recipe.coordinates == "kronecker":
+            start, sampler = recipe.settled(random.fold(key, 4), self.grad_fn, self.batches, start)
+        start_key = random.fold(random.fold(key, 0), 2)
+        state = jax.vmap(sampler.init, (None, 0))(start, start_key[None])
+        record = Record(recipe, self.labels, self.epoch_length)
         if (saved := shelf.load(name)) is not None:
             state = record.restore(saved, state)
         while record.epoch < recipe.num_epochs and not record.lost:
-            run = isotherm.sample(
-                key, self.sampler, start, self.batches, num_draws=recipe.draws_per_epoch, thin=thin,
-                burn_in=self.epoch_length - thin * recipe.draws_per_epoch, collect=self.collect,
-                state=state, on_divergence="continue", progress=False,
-            )  # fmt: skip
+            with warnings.catch_warnings():
+                # What shuffled batches do to a thermostat is measured here.
+                warnings.simplefilter("ignore", isotherm.PolicyWarning)
+                run = isotherm.sample(
+                    key, sampler, start, self.batches, num_draws=recipe.draws_per_epoch, thin=thin,
+                    burn_in=self.epoch_length - thin * recipe.draws_per_epoch, state=state,
+                    collect=self.collect, on_divergence="continue", progress=False,
+                )  # fmt: skip
             state = run.state
             record.add(
                 run, float(self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
@@ -177,112 +202,14 @@ class Learner:
         return record.result()
 
 
+def _some_weights(position: Any) -> jax.Array:
+    """Pick 50 numbers of every leaf, evenly spaced: what mixing is judged by."""
+    leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(position)]
+    return jnp.concatenate([leaf[:: max(1, leaf.size // 50)][:50] for leaf in leaves])
+
+
 def _mean_thermostat(state: Any) -> jax.Array:
     leaves = jax.tree.leaves(getattr(state, "thermostat", None))
     if not leaves:
         return jnp.full((), jnp.nan)
     return jnp.mean(jnp.concatenate([jnp.ravel(leaf) for leaf in leaves]))
-
-
-class _Record:
-    """What was measured so far."""
-
-    CURVES = ("draw accuracy", "draw nll", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat")  # fmt: skip
-    SHARES = (0.25, 0.5, 0.75)
-
-    def __init__(self, recipe: Recipe, labels: np.ndarray) -> None:
-        self.recipe, self.labels = recipe, labels
-        self.curves: dict[str, list[float]] = {name: [] for name in self.CURVES}
-        shape = (len(self.SHARES), len(labels), 10)
-        self.sums, self.last_sums = np.zeros(shape), np.zeros(shape)
-        self.entropy = np.zeros(len(labels))
-        self.lost = False
-
-    @property
-    def epoch(self) -> int:
-        """How many epochs are done."""
-        return len(self.curves["accuracy"])
-
-    def add(self, run: isotherm.Run, train_nll: float) -> None:
-        """Take in an epoch."""
-        draws = np.asarray(run.collected["probabilities"][0], np.float64)
-        self.lost = bool(run.diverged.any()) or not np.isfinite(draws).all()
-        if self.lost:
-            return
-        epoch, total = self.epoch + 1, self.recipe.num_epochs
-        for i, share in enumerate(self.SHARES):
-            if epoch > share * total:
-                self.sums[i] += draws.mean(0)
-                self.last_sums[i] += draws[-1]
-        warm = epoch > self.recipe.burn_in * total
-        average = self._average(self.recipe.burn_in) if warm else draws[-1]
-        if warm:
-            self.entropy += -(draws * np.log(np.maximum(draws, 1e-12))).sum(-1).mean(0)
-        kinetic = run.stats.get("kinetic_temperature")
-        values = {
-            "draw accuracy": 100 * accuracy(draws[-1], self.labels),
-            "draw nll": negative_log_likelihood(draws[-1], self.labels),
-            "train nll": train_nll,
-            "accuracy": 100 * accuracy(average, self.labels),
-            "nll": negative_log_likelihood(average, self.labels),
-            "ece": expected_calibration_error(average, self.labels),
-            "temperature": np.nan
-            if kinetic is None or not run.momentum_sizes
-            else float(np.average(kinetic[0].mean(0), weights=run.momentum_sizes)),
-            "thermostat": float(run.collected["thermostat"][0, -1]),
-        }
-        for name, value in values.items():
-            self.curves[name].append(value)
-
-    def _average(self, share: float) -> np.ndarray:
-        i = self.SHARES.index(share)
-        return self.sums[i] / self.sums[i].sum(-1, keepdims=True)
-
-    def line(self) -> str:
-        """Say how it stands."""
-        if self.lost:
-            return "diverged"
-        last = {name: values[-1] for name, values in self.curves.items()}
-        return f"test {last['accuracy']:.2f} % (draw {last['draw accuracy']:.2f} %), training NLL {last['train nll']:.3f}"
-
-    def arrays(self, state: Any) -> dict[str, np.ndarray]:
-        """Give everything that must be saved."""
-        leaves = {f"state {i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(state))}
-        curves = {f"curve {name}": np.asarray(v) for name, v in self.curves.items()}
-        sums = {"sums": self.sums, "last sums": self.last_sums, "entropy": self.entropy}
-        return leaves | curves | sums | {"lost": np.asarray(self.lost)}
-
-    def restore(self, saved: dict[str, np.ndarray], state: Any) -> Any:
-        """Take up what was saved; return the state."""
-        self.curves = {name: saved[f"curve {name}"].tolist() for name in self.CURVES}
-        self.sums, self.last_sums = saved["sums"], saved["last sums"]
-        self.entropy, self.lost = saved["entropy"], bool(saved["lost"])
-        leaves, structure = jax.tree.flatten(state)
-        return structure.unflatten([jnp.asarray(saved[f"state {i}"]) for i in range(len(leaves))])
-
-    def result(self) -> dict[str, np.ndarray]:
-        """Lay out what was measured; epochs after a divergence are NaN."""
-        total = self.recipe.num_epochs
-        found: dict[str, np.ndarray] = {}
-        for name, values in self.curves.items():
-            found[name] = np.full(total, np.nan)
-            found[name][: len(values)] = values
-        averages = np.full((len(self.SHARES), 2, 2), np.nan)
-        for i in range(len(self.SHARES)):
-            for j, sums in enumerate((self.last_sums[i], self.sums[i])):
-                if not self.lost and sums.any():
-                    mean = sums / sums.sum(-1, keepdims=True)
-                    averages[i, j] = (
-                        100 * accuracy(mean, self.labels),
-                        negative_log_likelihood(mean, self.labels),
-                    )
-        warm = max(1, total - int(self.recipe.burn_in * total))
-        found["averages"] = averages
-        found["entropy"] = self.entropy / warm
-        mean = (
-            self._average(self.recipe.burn_in)
-            if self.sums.any()
-            else np.full(self.sums[0].shape, np.nan)
-        )
-        found["probabilities"] = mean.astype(np.float32)
-        return found
