@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/isotherm report runs/demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -14,7 +14,6 @@ import optax
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.interop.equinox import from_equinox
 from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
@@ -23,7 +22,7 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 
 key = jax.random.key(0)
 module = equinox.nn.MLP(64, 10, width_size=50, depth=1, key=key)
-position, apply, put_back = from_equinox(module)
+position, apply, put_back = isotherm.from_equinox(module)
 network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)

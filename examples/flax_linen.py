@@ -14,7 +14,6 @@ from flax import linen
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.interop.flax_linen import from_linen
 from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
@@ -23,7 +22,7 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 
 module = linen.Sequential([linen.Dense(50), linen.relu, linen.Dense(10)])
 key = jax.random.key(0)
-position, apply, put_back = from_linen(module, module.init(key, test))
+position, apply, put_back = isotherm.from_linen(module, module.init(key, test))
 network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)

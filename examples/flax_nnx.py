@@ -14,7 +14,6 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.interop.flax_nnx import from_nnx
 from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
@@ -23,7 +22,7 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 
 key, rngs = jax.random.key(0), nnx.Rngs(0)
 module = nnx.Sequential(nnx.Linear(64, 50, rngs=rngs), nnx.relu, nnx.Linear(50, 10, rngs=rngs))
-position, apply, put_back = from_nnx(module)
+position, apply, put_back = isotherm.from_nnx(module)
 network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)

@@ -2,10 +2,9 @@
 
 A hierarchical logistic regression on 450 simulated patients, some fifteen to a clinic. The model is
 written as for NumPyro's own samplers; isotherm splits it into a prior and one log likelihood per
-patient. The scale of the clinics' differences is positive; the chain moves its logarithm. Needs
-numpyro: pip install "isotherm[interop]".
+patient. The scale of the clinics' differences is positive; the chain moves its logarithm.
 
-    python examples/numpyro_model.py
+    pip install "isotherm[interop]" && python examples/numpyro_model.py
 """
 
 import jax
@@ -15,7 +14,6 @@ import numpyro
 import numpyro.distributions as dist
 
 import isotherm
-from isotherm.interop.numpyro import from_numpyro
 
 CLINICS, SIZE = 30, 450
 
@@ -37,7 +35,7 @@ rows = (clinic, dose, (rng.random(10_000) < chance).astype(np.float32))
 data, (*test, answer) = tuple(leaf[:SIZE] for leaf in rows), [leaf[SIZE:] for leaf in rows]
 
 key = jax.random.key(0)
-target = from_numpyro(model, data)
+target = isotherm.from_numpyro(model, data)
 grad_fn = target.gradient(data_size=SIZE)
 batches = isotherm.independent_batches(data, batch_size=50)
 start = isotherm.warm_start(key, grad_fn, target.init(key), batches)

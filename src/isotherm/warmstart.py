@@ -16,8 +16,8 @@ units of $\lambda^{-1/2}$.
 lies the curvature is another one. So from the mode the sampler itself walks on, some rounds of steps, and
 after each the basis is measured anew where it stands. What is returned is the last place and the last
 basis. Directions much flatter than a layer's stiffest are not stretched to the prior's full width but to
-`KRONECKER_FLOOR`$^{-1/2}$ times the stiffest one's: the further the weights move along them, the less the
-basis fits.
+five times the stiffest one's (`KRONECKER_FLOOR`): the further the weights move along them, the less
+the basis fits.
 """
 
 from typing import Any, NamedTuple
