@@ -21,6 +21,7 @@ only the one side.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -32,6 +33,8 @@ from isotherm.batches import InMemoryBatches
 from isotherm.gradients import MinibatchGradient
 from isotherm.types import ArrayTree, Key
 
+BLOCK_SIZE = 16
+"""Pairs of minibatch gradients that exist at once."""
 LARGEST_SIDE = 4096
 """A side longer than this is not rotated."""
 
@@ -150,23 +153,24 @@ def _noise(
     position: ArrayTree,
     batches: InMemoryBatches,
     num_batches: int,
-    block_size: int = 16,
 ) -> Iterator[ArrayTree]:
     r"""Stream the noise of minibatch gradients, in blocks.
 
     $(\hat g_1 - \hat g_2)/\sqrt2$ of two batches has the covariance of one, and no mean.
     """
+    for i in range(-(-num_batches // (2 * BLOCK_SIZE))):
+        yield _block(key, position, batches, i * BLOCK_SIZE, grad_fn=grad_fn)
 
-    @jax.jit
-    def block(batches: InMemoryBatches, first: jax.Array) -> ArrayTree:
-        def one(i: jax.Array) -> ArrayTree:
-            a, b = (grad_fn(position, batches.batch(key, 2 * i + j)) for j in (0, 1))
-            return jax.tree.map(lambda x, y: (x - y) / jnp.sqrt(2.0), a, b)
 
-        return jax.lax.map(one, first + jnp.arange(block_size))
+@partial(jax.jit, static_argnames="grad_fn")
+def _block(
+    key: Key, position: ArrayTree, batches: InMemoryBatches, first: int, *, grad_fn: MinibatchGradient
+) -> ArrayTree:  # fmt: skip
+    def one(i: jax.Array) -> ArrayTree:
+        a, b = (grad_fn(position, batches.batch(key, 2 * i + j)) for j in (0, 1))
+        return jax.tree.map(lambda x, y: (x - y) / jnp.sqrt(2.0), a, b)
 
-    for i in range(-(-num_batches // (2 * block_size))):
-        yield block(batches, jnp.asarray(i * block_size))
+    return jax.lax.map(one, first + jnp.arange(BLOCK_SIZE))
 
 
 def _rotations(blocks: Iterator[ArrayTree]) -> list[Sides]:

@@ -205,7 +205,9 @@ def _settled(
     """Walk from a mode to where the posterior is, and measure a Kronecker basis there."""
 
     @jax.jit
-    def walk(position: ArrayTree, space: Kronecker, h: jax.Array, key: Key) -> ArrayTree:
+    def walk(
+        position: ArrayTree, space: Kronecker, h: jax.Array, key: Key, batches: InMemoryBatches
+    ) -> ArrayTree:
         sampler = msgnht(grad_fn, h, 1.0, thermostat_mass=10.0, coordinates=space)
 
         def step(t: jax.Array, state: Any) -> Any:
@@ -226,7 +228,7 @@ def _settled(
     space, noise, h = measure(random.fold(key, 0), position)
     for i in range(1, rounds + 1):
         key_i = random.fold(key, i)
-        position = walk(position, space, jnp.asarray(h), random.fold(key_i, 2))
+        position = walk(position, space, jnp.asarray(h), random.fold(key_i, 2), batches)
         if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(position)):
             raise FloatingPointError(
                 f"The walk away from the mode diverged in round {i} at step size {h:.3g}. "

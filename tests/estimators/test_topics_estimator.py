@@ -28,7 +28,10 @@ def blocks(topics):
 
 # The checks feed real numbers; the default refuses them, which a test below sees.
 @parametrize_with_checks(
-    [ThermostatLDA(3, fractional="round", max_iter=2, sweeps=5, burn_in=2, n_draws=3)]
+    [
+        ThermostatLDA(3, max_iter=2, sweeps=5, burn_in=2, n_draws=3),
+        ThermostatLDA(3, fractional="round", max_iter=2, sweeps=5, burn_in=2, n_draws=3),
+    ]
 )
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)

@@ -7,7 +7,7 @@ from scipy import sparse
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotherm.estimators.axes import gather, moments, principal_axes
+from isotherm.estimators.axes import gather, moments
 from isotherm.estimators.linear_target import LinearTarget, linear_target
 from isotherm.estimators.shell import (
     ThermostatEstimator,
@@ -149,12 +149,7 @@ class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
     def _make_target(self, data: Any) -> LinearTarget:
         mean, deviation = moments(data, centred=self.fit_intercept)
         origin, unit = (mean[-1], deviation[-1]) if self.standardize else (0.0, 1.0)
-        axes = principal_axes(
-            data.features,
-            prior_variance=self.prior_variance,
-            standardize=self.standardize,
-            fit_intercept=self.fit_intercept,
-        )
+        axes = self._principal_axes(data.features)
         target = (data.factor[:, -1] - origin * data.factor[:, 0]) / unit
         known = None if self.noise_variance is None else self.noise_variance / unit**2
         return linear_target(axes, target, unit, origin, data.size, known)

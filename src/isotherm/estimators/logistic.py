@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotherm.estimators.axes import gather, principal_axes
+from isotherm.estimators.axes import gather
 from isotherm.estimators.logistic_target import LogisticTarget, logistic_target
 from isotherm.estimators.shell import (
     ThermostatEstimator,
@@ -182,10 +182,5 @@ class BayesianLogisticRegression(ClassifierMixin, ThermostatEstimator):
 
     def _make_target(self, data: Any) -> LogisticTarget:
         X, labels, columns = data
-        axes = principal_axes(
-            columns,
-            prior_variance=self.prior_variance,
-            standardize=self.standardize,
-            fit_intercept=self.fit_intercept,
-        )
+        axes = self._principal_axes(columns)
         return logistic_target(X, labels, len(self.classes_), axes, self.batch_size)

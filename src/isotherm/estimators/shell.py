@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
+from isotherm.estimators.axes import Axes, Columns, principal_axes
 from isotherm.estimators.sampler import Draws, Target, run_chains
 from isotherm.runs import Run, Summary
 
@@ -30,6 +31,8 @@ class ThermostatEstimator(BaseEstimator, ABC):
     """An estimator whose attributes are averages over draws of mSGNHT-S in natural coordinates."""
 
     prior_variance: float
+    standardize: bool
+    fit_intercept: bool
     num_draws: int
     num_chains: int
     thin: int | None
@@ -57,6 +60,15 @@ class ThermostatEstimator(BaseEstimator, ABC):
     @abstractmethod
     def _make_target(self, data: Any) -> Target:
         """Find the natural coordinates of the posterior given the data."""
+
+    def _principal_axes(self, columns: Columns) -> Axes:
+        """Find the axes of the columns under the prior of the settings."""
+        return principal_axes(
+            columns,
+            prior_variance=self.prior_variance,
+            standardize=self.standardize,
+            fit_intercept=self.fit_intercept,
+        )
 
     def fit(self, X: Any, y: Any) -> Self:
         """Draw from the posterior given these rows.

@@ -59,8 +59,7 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     sweeps, burn_in
         Gibbs sweeps per batch, and how many of them are not averaged.
     fractional
-        What to do with counts that are not whole: `"refuse"`, or `"round"` them. scikit-learn's `check_estimator` feeds
-        real numbers, so it passes with `"round"`.
+        What to do with counts that are not whole: `"refuse"`, or `"round"` them.
     n_jobs
         Threads for sweeps of samplers and `transform`; results do not depend on it.
     random_state
@@ -259,6 +258,7 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
+        tags.input_tags.categorical = True  # scikit-learn's name for whole numbers
         return tags
 
     @property

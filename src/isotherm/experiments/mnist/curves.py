@@ -1,6 +1,7 @@
-"""What the experiments with learning curves share: the loop over recipes, rows and pictures."""
+"""What the experiments with learning curves share: settings, the loop over recipes, rows and pictures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from isotherm import random
 from isotherm.experiments.contract import Say
-from isotherm.experiments.mnist.learning import Data, Learner, Recipe
+from isotherm.experiments.mnist.learning import Data, Learner, Recipe, mnist
 from isotherm.experiments.shelf import Shelf
 from isotherm.report.figures import panels
 from isotherm.types import Key
@@ -21,6 +22,47 @@ LOOKS = {
     "mSGNHT-S": ("C0", "-"), "mSGNHT-E": ("C0", "--"), "SGHMC-S": ("C1", "-"), "SGHMC-E": ("C1", "--"),
     "SGLD": ("C2", "-"),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings that all of them have."""
+
+    diffusion: float = 5.0
+    num_epochs: int = 40
+    halve_every: int = 20
+    num_seeds: int = 3
+    num_train: int = 60_000
+    num_test: int = 10_000
+
+    @property
+    def full_size(self) -> bool:
+        """Whether this learns from all of MNIST, so that the limits of the claims apply."""
+        return self.num_train == 60_000
+
+    def recipe(
+        self, sampler: str, hidden: tuple[int, ...], step_size: float, **more: Any
+    ) -> Recipe:
+        """Build a recipe with these settings."""
+        return Recipe(
+            sampler, hidden, step_size=step_size, diffusion=self.diffusion, num_epochs=self.num_epochs,
+            halve_every=self.halve_every, **more,
+        )  # fmt: skip
+
+    def recipes(self) -> dict[str, Recipe]:
+        """List what runs, by name."""
+        raise NotImplementedError
+
+
+def run(config: Training, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
+    """Train with every recipe and seed."""
+    data = mnist(config.num_train, config.num_test)
+    return learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
+
+
+def rows(config: Training, result: Results) -> list[dict[str, Any]]:
+    """Lay out the table of an experiment for which the paper gives no numbers."""
+    return table(result, config.recipes())
 
 
 def learn_all(
@@ -48,6 +90,11 @@ def final(result: Results, name: str, what: str = "accuracy") -> np.ndarray:
 def failed(result: Results, name: str, chance: float = 20.0) -> np.ndarray:
     """Say which seeds were lost: not finite, or no better than guessing."""
     return ~(final(result, name, "draw accuracy") > chance)
+
+
+def behind(a: np.ndarray, b: np.ndarray) -> bool:
+    """Say whether `a` is behind `b` by more than twice the spread over seeds."""
+    return bool(np.nanmean(b) - np.nanmean(a) > 2 * np.hypot(np.nanstd(a), np.nanstd(b)))
 
 
 def spread(values: np.ndarray, digits: int = 2) -> str:

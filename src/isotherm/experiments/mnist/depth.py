@@ -9,42 +9,33 @@ batches of 100, h = 1e-4 halved after 20 of 40 epochs, D = 5. For 4 layers also 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.experiments.contract import Claim, Say
+from isotherm.experiments.contract import Claim
 from isotherm.experiments.mnist import curves
-from isotherm.experiments.mnist.learning import Recipe, mnist
-from isotherm.experiments.shelf import Shelf
-from isotherm.types import Key
+from isotherm.experiments.mnist.curves import rows, run
+from isotherm.experiments.mnist.learning import Recipe
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     depths: tuple[int, ...] = (2, 3, 4)
     width: int = 100
     step_size: float = 1e-4
     small_step_size: float = 5e-5
-    diffusion: float = 5.0
-    num_epochs: int = 40
-    halve_every: int = 20
-    num_seeds: int = 3
-    num_train: int = 60_000
-    num_test: int = 10_000
 
     def recipes(self) -> dict[str, Recipe]:
         """List what runs."""
         steps = {depth: [self.step_size] for depth in self.depths}
         steps[max(self.depths)].append(self.small_step_size)
         return {
-            f"{sampler}, depth {depth}, h = {h:g}": Recipe(
-                sampler, (self.width,) * depth, step_size=h, diffusion=self.diffusion,
-                num_epochs=self.num_epochs, halve_every=self.halve_every,
-            )
+            f"{sampler}, depth {depth}, h = {h:g}": self.recipe(sampler, (self.width,) * depth, h)
             for depth, sizes in steps.items() for h in sizes for sampler in ("mSGNHT-S", "mSGNHT-E")
         }  # fmt: skip
 
@@ -55,22 +46,11 @@ SMOKE = Config(
 )  # fmt: skip
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Train every network with every sampler and seed."""
-    data = mnist(config.num_train, config.num_test)
-    return curves.learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
-    return curves.table(result, config.recipes())
-
-
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     """Say which of the paper's claims hold."""
     deep, h = max(config.depths), config.step_size
     s, e = (f"mSGNHT-{x}, depth {deep}, h = {h:g}" for x in "SE")
-    least = 95.0 if config.num_train == 60_000 else 30.0
+    least = 95.0 if config.full_size else 30.0
     trained = curves.final(result, s)
     return [
         Claim(
@@ -99,6 +79,6 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
         config.recipes(),
         lambda recipe: f"{len(recipe.hidden)} layers, h = {recipe.step_size:g}",
         label,
-        low=90.0 if config.num_train == 60_000 else 0.0,
+        low=90.0 if config.full_size else 0.0,
     )
     return {"curves": figure}

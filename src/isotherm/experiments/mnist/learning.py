@@ -5,9 +5,7 @@ latest draw and with the average over all draws since the end of burn-in; nothin
 is kept of the weights. Everything is saved after every epoch, so a cut run loses at most one.
 """
 
-import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,10 +20,11 @@ from isotherm.data.idx import Images, load_mnist
 from isotherm.experiments.contract import Say
 from isotherm.experiments.mnist.record import Record
 from isotherm.experiments.shelf import Shelf
+from isotherm.gradients import sum_over_rows
 from isotherm.models.networks import Network, lenet, mlp
 from isotherm.types import Key, Sampler
 
-BLOCK = 10_000
+BLOCK = 2000
 """Rows predicted at once."""
 
 
@@ -125,13 +124,6 @@ def _at(h: Any, step_index: jax.Array) -> Any:
     return h(step_index) if callable(h) else h
 
 
-def in_blocks(predict: Callable[[Any, jax.Array], jax.Array], x: jax.Array) -> Any:
-    """Predict many rows some at a time, as a function of the position."""
-    size = math.gcd(BLOCK, len(x))
-    blocks = x.reshape(-1, size, x.shape[1])
-    return lambda w: jax.lax.map(lambda rows: predict(w, rows), blocks).reshape(len(x), -1)
-
-
 class Learner:
     """Runs a recipe on some data, with any number of seeds; what compiles, compiles once."""
 
@@ -146,21 +138,20 @@ class Learner:
         self.epoch_length = len(train.y) // recipe.batch_size
         self.grad_fn = network.gradient(len(train.y))
         self.sampler = recipe.build(self.grad_fn, self.epoch_length)
-        some = min(10_000, len(train.y))
-        x, y = jnp.asarray(train.x[:some]), jnp.asarray(train.y[:some])
-        predict = in_blocks(network.predict, jnp.asarray(test.x))
-        scores = in_blocks(network.apply, x)
-
-        def train_nll(position: Any) -> jax.Array:
-            each = jnp.take_along_axis(jax.nn.log_softmax(scores(position)), y[:, None], axis=1)
-            return -jnp.mean(each)
-
-        self.train_nll = jax.jit(train_nll)
+        self.some = jax.tree.map(lambda leaf: leaf[:10_000], self.batches.data)
+        self.log_likelihood = jax.jit(self.grad_fn.log_likelihood_sum)
         self.collect = {
-            "probabilities": isotherm.draws(predict),
+            "test": isotherm.draws(
+                isotherm.predictions(network.predict, test.x, rows_per_block=BLOCK)
+            ),
             "thermostat": isotherm.draws(_mean_thermostat, of="state"),
             "weights": isotherm.draws(_some_weights),
         }
+
+    def train_nll(self, position: Any) -> float:
+        """Compute the mean negative log likelihood of the first 10 000 training rows."""
+        size = len(self.some[1])
+        return -float(sum_over_rows(self.log_likelihood, position, self.some, size, BLOCK)) / size
 
     def learn(self, key: Key, name: str, shelf: Shelf, say: Say) -> dict[str, np.ndarray]:
         """Run with one key, or take the run off the shelf, and measure it after every epoch.
@@ -194,9 +185,7 @@ class Learner:
                     collect=self.collect, on_divergence="continue", progress=False,
                 )  # fmt: skip
             state = run.state
-            record.add(
-                run, float(self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
-            )
+            record.add(run, self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
             shelf.save(name, record.arrays(state))
             say(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
         return record.result()

@@ -9,38 +9,32 @@ ReLUs; prior N(0, 1) on every weight, temperature 1 (the true posterior), batche
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.experiments.contract import Claim, Say
+from isotherm.experiments.contract import Claim
 from isotherm.experiments.mnist import curves
-from isotherm.experiments.mnist.learning import Recipe, mnist
-from isotherm.experiments.shelf import Shelf
-from isotherm.types import Key
+from isotherm.experiments.mnist.curves import rows, run
+from isotherm.experiments.mnist.learning import Recipe
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     step_sizes: tuple[float, ...] = (1e-4, 5e-4)
     diffusion: float = 50.0
-    num_epochs: int = 40
-    halve_every: int = 20
     draws_per_epoch: int = 2
     num_seeds: int = 1
-    num_train: int = 60_000
-    num_test: int = 10_000
 
     def recipes(self) -> dict[str, Recipe]:
         """List what runs."""
         return {
-            f"mSGNHT-{scheme}, h = {h:g}": Recipe(
-                f"mSGNHT-{scheme}", (), step_size=h, diffusion=self.diffusion,
-                num_epochs=self.num_epochs, halve_every=self.halve_every,
-                draws_per_epoch=self.draws_per_epoch,
+            f"mSGNHT-{scheme}, h = {h:g}": self.recipe(
+                f"mSGNHT-{scheme}", (), h, draws_per_epoch=self.draws_per_epoch
             )
             for h in self.step_sizes for scheme in "SE"
         }  # fmt: skip
@@ -51,21 +45,10 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Train the network with both schemes at both step sizes."""
-    data = mnist(config.num_train, config.num_test)
-    return curves.learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
-    return curves.table(result, config.recipes())
-
-
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     """Say which of the paper's claims hold."""
     h = max(config.step_sizes)
-    least = 98.5 if config.num_train == 60_000 else 20.0
+    least = 98.5 if config.full_size else 20.0
     s, e = (curves.final(result, f"mSGNHT-{x}, h = {h:g}") for x in "SE")
     return [
         Claim(
@@ -91,6 +74,6 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
         config.recipes(),
         lambda recipe: f"h = {recipe.step_size:g}",
         label,
-        low=95.0 if config.num_train == 60_000 else 0.0,
+        low=95.0 if config.full_size else 0.0,
     )
     return {"curves": figure}

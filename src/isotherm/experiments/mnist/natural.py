@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.diagnostics.calibration import mutual_information
+from isotherm.diagnostics.calibration import mutual_information, predictive_entropy
 from isotherm.experiments.contract import Claim, Say
 from isotherm.experiments.mnist import curves
 from isotherm.experiments.mnist.learning import Recipe, mnist
@@ -27,20 +27,17 @@ from isotherm.types import Key
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     hidden: tuple[int, ...] = (100, 100)
-    diffusion: float = 5.0
+    halve_every: int = 0
     step_sizes: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
     multiples: tuple[float, ...] = (0.1, 0.3, 1.0, 2.0, 3.0)
     policy_step_size: float = 3e-4
-    num_epochs: int = 40
     rounds: int = 4
     steps_per_round: int = 1000
     num_seeds: int = 2
-    num_train: int = 60_000
-    num_test: int = 10_000
 
     def __post_init__(self) -> None:
         if 1.0 not in self.multiples or self.policy_step_size not in self.step_sizes:
@@ -50,10 +47,7 @@ class Config:
 
     def plain(self, h: float, policy: str = "independent") -> Recipe:
         """Give a chain in plain coordinates."""
-        return Recipe(
-            hidden=self.hidden, step_size=h, diffusion=self.diffusion, halve_every=0, policy=policy,
-            num_epochs=self.num_epochs,
-        )  # fmt: skip
+        return self.recipe("mSGNHT-S", self.hidden, h, policy=policy)
 
     def natural(self, multiple: float, policy: str = "independent") -> Recipe:
         """Give a chain in Kronecker coordinates; its warm start is paid for with epochs."""
@@ -97,10 +91,8 @@ def _entropies(probabilities: np.ndarray, entropy: np.ndarray) -> tuple[float, f
     """Give predictive entropy and its epistemic part, averaged over test images."""
     if not np.isfinite(probabilities).all():
         return np.nan, np.nan
-    p = probabilities.astype(np.float64)
-    p /= p.sum(1, keepdims=True)
-    epistemic = float(mutual_information(p, entropy).mean())
-    return float(entropy.mean()) + epistemic, epistemic
+    epistemic = mutual_information(probabilities, entropy)
+    return float(predictive_entropy(probabilities).mean()), float(epistemic.mean())
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ class Record:
 
     def add(self, run: isotherm.Run, train_nll: float) -> None:
         """Take in an epoch."""
-        draws = np.asarray(run.collected["probabilities"][0], np.float64)
+        test = run.collected["test"]
+        draws = np.asarray(test["probabilities"][0], np.float64)
         self.lost = bool(run.diverged.any()) or not np.isfinite(draws).all()
         if self.lost:
             return
@@ -52,7 +53,7 @@ class Record:
         warm = epoch > self.recipe.burn_in * total
         average = self._average(self.recipe.burn_in) if warm else draws[-1]
         if warm:
-            self.entropy += -(draws * np.log(np.maximum(draws, 1e-12))).sum(-1).mean(0)
+            self.entropy += np.asarray(test["entropy"][0], np.float64).mean(0)
         rows = np.arange(min(200, len(self.labels)))
         truth = np.log(np.maximum(draws[:, rows, self.labels[rows]], 1e-12))
         self.traces.append(np.concatenate([truth, run.collected["weights"][0]], axis=1))
@@ -73,8 +74,7 @@ class Record:
             self.curves[name].append(value)
 
     def _average(self, share: float) -> np.ndarray:
-        i = self.SHARES.index(share)
-        return self.sums[i] / self.sums[i].sum(-1, keepdims=True)
+        return _normalised(self.sums[self.SHARES.index(share)])
 
     def _ess(self) -> np.ndarray:
         """Give effective draws per 1000 gradients: of log probabilities, and of weights.
@@ -128,7 +128,7 @@ class Record:
         for i in range(len(self.SHARES)):
             for j, sums in enumerate((self.last_sums[i], self.sums[i])):
                 if not self.lost and sums.any():
-                    mean = sums / sums.sum(-1, keepdims=True)
+                    mean = _normalised(sums)
                     averages[i, j] = (
                         100 * accuracy(mean, self.labels),
                         negative_log_likelihood(mean, self.labels),
@@ -137,10 +137,12 @@ class Record:
         found["averages"] = averages
         found["ess"] = self._ess()
         found["entropy"] = self.entropy / warm
-        mean = (
-            self._average(self.recipe.burn_in)
-            if self.sums.any()
-            else np.full(self.sums[0].shape, np.nan)
+        found["probabilities"] = (
+            np.full(self.sums[0].shape, np.nan) if self.lost else self._average(self.recipe.burn_in)
         )
-        found["probabilities"] = mean.astype(np.float32)
         return found
+
+
+def _normalised(sums: np.ndarray) -> np.ndarray:
+    """Make sums of probabilities probabilities."""
+    return sums / sums.sum(-1, keepdims=True)

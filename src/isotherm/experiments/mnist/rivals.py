@@ -5,6 +5,7 @@ on the test set.
 """
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,64 +20,62 @@ from isotherm.baselines.sgd import sgd
 from isotherm.baselines.training import Fitted
 from isotherm.batches import InMemoryBatches
 from isotherm.experiments.mnist.learning import Data, Recipe
-from isotherm.gradients import minibatch_gradient
+from isotherm.gradients import MinibatchGradient, minibatch_gradient
 from isotherm.models.networks import Network
 from isotherm.prediction import predictive
-from isotherm.types import Key
-
-Fit = Callable[[Key, Network, InMemoryBatches, int], Fitted]
+from isotherm.types import ArrayTree, Key
 
 
-def _sgd(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    return sgd(
-        key, network.gradient(batches.data_size), network.init(random.fold(key, 9)), batches,
-        num_steps=num_steps, step_size=isotherm.halving(0.1, max(1, num_steps // 4)), prior=False,
-        progress=False,
-    )  # fmt: skip
+class Job(NamedTuple):
+    """What a rival is given."""
+
+    key: Key
+    network: Network
+    batches: InMemoryBatches
+    num_steps: int
+
+    @property
+    def grad_fn(self) -> MinibatchGradient:
+        """Gradients of the posterior."""
+        return self.network.gradient(self.batches.data_size)
+
+    @property
+    def start(self) -> ArrayTree:
+        """Weights to start from."""
+        return self.network.init(random.fold(self.key, 9))
+
+    @property
+    def descent(self) -> dict[str, Any]:
+        """Settings of a plain descent: the step halved three times."""
+        step_size = isotherm.halving(0.1, max(1, self.num_steps // 4))
+        return {"num_steps": self.num_steps, "step_size": step_size, "progress": False}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Settings of a method with a step size of its own."""
+        return {"num_steps": self.num_steps, "progress": False}
 
 
-def _bbb(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    return bayes_by_backprop(
-        key, network.gradient(batches.data_size), network.init(random.fold(key, 9)), batches,
-        num_steps=num_steps, progress=False,
-    )  # fmt: skip
+def _mixture(job: Job) -> Fitted:
+    grad_fn = minibatch_gradient(job.network.log_likelihood, scale_mixture(), job.batches.data_size)
+    return bayes_by_backprop(job.key, grad_fn, job.start, job.batches, **job.own)
 
 
-def _bbb_mixture(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    grad_fn = minibatch_gradient(network.log_likelihood, scale_mixture(), batches.data_size)
-    return bayes_by_backprop(
-        key, grad_fn, network.init(random.fold(key, 9)), batches, num_steps=num_steps, progress=False
-    )  # fmt: skip
+def _laplace(job: Job) -> Fitted:
+    mode = sgd(job.key, job.grad_fn, job.start, job.batches, **job.descent)
+    return laplace(random.fold(job.key, 8), job.network, mode.position, job.batches.data)
 
 
-def _dropout(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    return mc_dropout(
-        key, network.gradient(batches.data_size), network.init(random.fold(key, 9)), batches,
-        num_steps=num_steps, progress=False,
-    )  # fmt: skip
-
-
-def _ensemble(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    return deep_ensemble(
-        key, network.gradient(batches.data_size), network.init, batches, num_steps=num_steps,
-        step_size=isotherm.halving(0.1, max(1, num_steps // 4)), prior=False, progress=False,
-    )  # fmt: skip
-
-
-def _laplace(key: Key, network: Network, batches: InMemoryBatches, num_steps: int) -> Fitted:
-    mode = sgd(
-        key, network.gradient(batches.data_size), network.init(random.fold(key, 9)), batches,
-        num_steps=num_steps, step_size=isotherm.halving(0.1, max(1, num_steps // 4)), progress=False,
-    )  # fmt: skip
-    return laplace(random.fold(key, 8), network, mode.position, batches.data)
-
-
-RIVALS: dict[str, Fit] = {
-    "SGD": _sgd,
-    "BBB, Gaussian prior": _bbb,
-    "BBB, scale mixture": _bbb_mixture,
-    "MC dropout": _dropout,
-    "deep ensemble of 5": _ensemble,
+RIVALS: dict[str, Callable[[Job], Fitted]] = {
+    "SGD": lambda j: sgd(j.key, j.grad_fn, j.start, j.batches, prior=False, **j.descent),
+    "BBB, Gaussian prior": lambda j: bayes_by_backprop(
+        j.key, j.grad_fn, j.start, j.batches, **j.own
+    ),
+    "BBB, scale mixture": _mixture,
+    "MC dropout": lambda j: mc_dropout(j.key, j.grad_fn, j.start, j.batches, **j.own),
+    "deep ensemble of 5": lambda j: deep_ensemble(
+        j.key, j.grad_fn, j.network.init, j.batches, prior=False, **j.descent
+    ),
     "last-layer Laplace": _laplace,
 }
 
@@ -86,6 +85,6 @@ def predict(name: str, recipe: Recipe, data: Data, key: Key, num_draws: int = 10
     batches = isotherm.shuffled_batches(tuple(data.train), recipe.batch_size)
     network = recipe.network()
     num_steps = recipe.num_epochs * batches.epoch_length
-    fitted = RIVALS[name](random.fold(key, 1), network, batches, num_steps)
+    fitted = RIVALS[name](Job(random.fold(key, 1), network, batches, num_steps))
     draws = fitted.sample(random.fold(key, 2), 1 if name == "SGD" else num_draws)
     return np.asarray(predictive(network.predict, draws, jnp.asarray(data.test.x)))

@@ -14,29 +14,25 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.experiments.contract import Claim, Say
+from isotherm.experiments.contract import Claim
 from isotherm.experiments.mnist import curves
-from isotherm.experiments.mnist.learning import Recipe, mnist
-from isotherm.experiments.shelf import Shelf
-from isotherm.types import Key
+from isotherm.experiments.mnist.curves import run
+from isotherm.experiments.mnist.learning import Recipe
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 PAPER = {"S": 97.36, "E": 96.86}
 """Of the deepest network."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     depths: tuple[int, ...] = (1, 2, 3)
     width: int = 100
     step_size: float = 1e-3
     diffusion: float = 10.0
-    num_epochs: int = 40
-    halve_every: int = 20
-    num_seeds: int = 3
-    num_train: int = 60_000
-    num_test: int = 10_000
 
     def name(self, scheme: str, depth: int) -> str:
         """Name a recipe."""
@@ -45,10 +41,8 @@ class Config:
     def recipes(self) -> dict[str, Recipe]:
         """List what runs."""
         return {
-            self.name(scheme, depth): Recipe(
-                f"mSGNHT-{scheme}", (self.width,) * depth, activation="sigmoid",
-                step_size=self.step_size, diffusion=self.diffusion, num_epochs=self.num_epochs,
-                halve_every=self.halve_every,
+            self.name(scheme, depth): self.recipe(
+                f"mSGNHT-{scheme}", (self.width,) * depth, self.step_size, activation="sigmoid"
             )
             for depth in self.depths for scheme in "SE"
         }  # fmt: skip
@@ -58,12 +52,6 @@ SMOKE = Config(
     depths=(1,), width=30, step_size=4e-3, num_epochs=3, halve_every=2, num_seeds=1, num_train=5000,
     num_test=2000,
 )  # fmt: skip
-
-
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Train every network with both schemes and every seed."""
-    data = mnist(config.num_train, config.num_test)
-    return curves.learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -82,7 +70,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     return [
         Claim(
             f"S ends at least as accurate as E with {deep} layers",
-            not bool(np.nanmean(e) - np.nanmean(s) > 2 * np.hypot(np.nanstd(s), np.nanstd(e))),
+            not curves.behind(s, e),
             f"S {curves.spread(s)} %, E {curves.spread(e)} %",
             f"paper: {PAPER['S']} and {PAPER['E']} %",
         ),
@@ -106,6 +94,6 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
         config.recipes(),
         lambda recipe: f"{len(recipe.hidden)} layer{'s' * (len(recipe.hidden) > 1)}",
         label,
-        low=80.0 if config.num_train == 60_000 else 0.0,
+        low=80.0 if config.full_size else 0.0,
     )
     return {"curves": figure}

@@ -9,31 +9,25 @@ posterior), batches of 100, h halved after 20 of 40 epochs, D = 5. SGHMC with fr
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.experiments.contract import Claim, Say
+from isotherm.experiments.contract import Claim
 from isotherm.experiments.mnist import curves
-from isotherm.experiments.mnist.learning import Recipe, mnist
-from isotherm.experiments.shelf import Shelf
-from isotherm.types import Key
+from isotherm.experiments.mnist.curves import rows, run
+from isotherm.experiments.mnist.learning import Recipe
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     step_sizes: tuple[float, ...] = (2e-4, 1e-4, 5e-5)
     samplers: tuple[str, ...] = ("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E", "SGLD")
     hidden: tuple[int, ...] = (100, 100)
-    diffusion: float = 5.0
-    num_epochs: int = 40
-    halve_every: int = 20
-    num_seeds: int = 3
-    num_train: int = 60_000
-    num_test: int = 10_000
 
     def __post_init__(self) -> None:
         if not {"mSGNHT-S", "mSGNHT-E"} <= set(self.samplers):
@@ -42,10 +36,7 @@ class Config:
     def recipes(self) -> dict[str, Recipe]:
         """List what runs."""
         return {
-            f"{sampler}, h = {h:g}": Recipe(
-                sampler, self.hidden, step_size=h, diffusion=self.diffusion,
-                num_epochs=self.num_epochs, halve_every=self.halve_every,
-            )
+            f"{sampler}, h = {h:g}": self.recipe(sampler, self.hidden, h)
             for h in self.step_sizes for sampler in self.samplers
         }  # fmt: skip
 
@@ -56,17 +47,6 @@ SMOKE = Config(
 )  # fmt: skip
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Train the network with every sampler, step size and seed."""
-    data = mnist(config.num_train, config.num_test)
-    return curves.learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
-    return curves.table(result, config.recipes())
-
-
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     """Say which of the paper's claims hold."""
     claims = []
@@ -75,7 +55,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         claims.append(
             Claim(
                 f"S is at least as accurate as E at h = {h:g}",
-                not bool(np.nanmean(e) - np.nanmean(s) > 2 * np.hypot(np.nanstd(s), np.nanstd(e))),
+                not curves.behind(s, e),
                 f"S {curves.spread(s)} %, E {curves.spread(e)} %",
                 "not behind by more than twice the spread",
             )
@@ -94,6 +74,6 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
         config.recipes(),
         lambda recipe: f"h = {recipe.step_size:g}",
         label,
-        low=90.0 if config.num_train == 60_000 else 0.0,
+        low=90.0 if config.full_size else 0.0,
     )
     return {"curves": figure}

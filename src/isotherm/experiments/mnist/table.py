@@ -18,29 +18,43 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.diagnostics.calibration import (
-    accuracy,
-    brier_score,
-    expected_calibration_error,
-    mutual_information,
-    negative_log_likelihood,
-    reliability,
-)
+from isotherm.diagnostics.calibration import Reliability, classifier_scores, reliability
 from isotherm.experiments.contract import Claim, Say
 from isotherm.experiments.mnist import curves, rivals
 from isotherm.experiments.mnist.learning import Recipe, mnist
 from isotherm.experiments.shelf import Shelf
 from isotherm.report.figures import panels
+from isotherm.report.reliability import reliability_diagram
 from isotherm.types import Key
 
 PAPER = {
     "mSGNHT-S, paper's setting": 98.25, "mSGNHT-E, paper's setting": 98.20, "BBB, scale mixture": 98.18, "SGD": 98.17,
 }  # fmt: skip
-SCORES = ("accuracy (%)", "NLL", "ECE", "Brier", "epistemic (nats)")
+SCORES = {
+    "accuracy (%)": "accuracy",
+    "NLL": "nll",
+    "ECE": "ece",
+    "Brier": "brier",
+    "epistemic (nats)": "epistemic",
+}
+"""Headings, and what `classifier_scores` calls them."""
+FACTORS: dict[str, dict[str, Any]] = {
+    "h not halved": {"halve_every": 0},
+    "D = 10": {"diffusion": 10.0},
+    "thermostat mass 1e-4": {"thermostat_mass": 1e-4},
+    "start 3 times wider": {"start_scale": 3.0},
+    "start 10 times narrower": {"start_scale": 0.1},
+    "shuffled batches": {"policy": "shuffled"},
+    "Gaussian noise": {"noise": "gaussian"},
+    "batch 500": {"batch_size": 500},
+    "prior sd 0.3": {"prior_sd": 0.3},
+    "prior sd 0.1": {"prior_sd": 0.1},
+}
+"""One thing changed each."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(curves.Training):
     """Everything that can change the numbers, apart from the seed."""
 
     hidden: tuple[int, ...] = (400, 400)
@@ -51,21 +65,21 @@ class Config:
     chosen_prior_sd: float = 1.0
     temperatures: tuple[float, ...] = (0.1, 0.01)
     """Below 1, also tried."""
-    num_epochs: int = 40
-    halve_every: int = 20
-    num_seeds: int = 3
+    longer_steps: tuple[float, ...] = (2.5, 5.0)
+    """Times the paper's, also tried."""
+    changed: tuple[str, ...] = tuple(FACTORS)
     factor_seeds: int = 1
     rivals: tuple[str, ...] = tuple(rivals.RIVALS)
-    num_train: int = 60_000
     num_held_in: int = 50_000
-    num_test: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field, known in (("changed", FACTORS), ("rivals", rivals.RIVALS)):
+            if unknown := sorted(set(getattr(self, field)) - set(known)):
+                raise ValueError(f"`{field}` must be among {', '.join(known)}, got {unknown[0]}.")
 
     def base(self) -> Recipe:
         """Give the paper's setting."""
-        return Recipe(
-            "mSGNHT-S", self.hidden, step_size=self.step_size, diffusion=self.diffusion,
-            num_epochs=self.num_epochs, halve_every=self.halve_every,
-        )  # fmt: skip
+        return self.recipe("mSGNHT-S", self.hidden, self.step_size)
 
     def chosen(self) -> Recipe:
         """Give the setting that the factors speak for."""
@@ -94,25 +108,15 @@ class Config:
         return {
             "paper's setting": base,
             "chosen": self.chosen(),
-            "h x 2.5": base.varied(step_size=2.5 * h),
-            "h x 5": base.varied(step_size=5 * h),
-            "h not halved": base.varied(halve_every=0),
-            "D = 10": base.varied(diffusion=10.0),
-            "thermostat mass 1e-4": base.varied(thermostat_mass=1e-4),
-            "start 3 times wider": base.varied(start_scale=3.0),
-            "start 10 times narrower": base.varied(start_scale=0.1),
-            "shuffled batches": base.varied(policy="shuffled"),
-            "Gaussian noise": base.varied(noise="gaussian"),
-            "batch 500": base.varied(batch_size=500),
-            "prior sd 0.3": base.varied(prior_sd=0.3),
-            "prior sd 0.1": base.varied(prior_sd=0.1),
+            **{f"h x {m:g}": base.varied(step_size=m * h) for m in self.longer_steps},
+            **{name: base.varied(**FACTORS[name]) for name in self.changed},
             **{f"T = {t:g}": base.varied(temperature=t) for t in self.temperatures},
         }
 
 
 SMOKE = Config(
     hidden=(20,), step_size=2e-3, chosen_step_size=2e-3, diffusion=20.0, chosen_diffusion=20.0, num_epochs=4,
-    halve_every=2, num_seeds=1, temperatures=(), rivals=("SGD", "BBB, scale mixture"), num_train=2000, num_held_in=1000,
+    halve_every=2, num_seeds=1, temperatures=(), longer_steps=(), changed=(), rivals=("SGD", "BBB, scale mixture"), num_train=2000, num_held_in=1000,
     num_test=1000,
 )  # fmt: skip
 
@@ -121,10 +125,7 @@ def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarra
     """Fit everything, one after the other; each piece is kept on the shelf."""
     result: dict[str, np.ndarray] = {}
     held_out = mnist(config.num_held_in, config.num_test, validation=True)
-    factors = config.factors()
-    if config == SMOKE:
-        factors = {name: factors[name] for name in list(factors)[:2]}
-    factors = {f"factor {name}": recipe for name, recipe in factors.items()}
+    factors = {f"factor {name}": recipe for name, recipe in config.factors().items()}
     result |= curves.learn_all(
         factors, config.factor_seeds, held_out, random.fold(key, 100), shelf, say
     )
@@ -156,26 +157,17 @@ def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarra
 def _scores(p: np.ndarray, labels: np.ndarray, entropy: np.ndarray | None = None) -> np.ndarray:
     if not np.isfinite(p).all():
         return np.full(len(SCORES), np.nan)
-    p = p.astype(np.float64)
-    p /= p.sum(1, keepdims=True)
-    return np.array(
-        [
-            100 * accuracy(p, labels),
-            negative_log_likelihood(p, labels),
-            expected_calibration_error(p, labels),
-            brier_score(p, labels),
-            np.nan if entropy is None else mutual_information(p, entropy).mean(),
-        ]
-    )
+    found = classifier_scores(p, labels, entropy)
+    found["accuracy"] *= 100
+    return np.array([found.get(name, np.nan) for name in SCORES.values()])
 
 
 def _reliability(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Give confidence, accuracy and count per bin."""
+    """Give lower edge, confidence, accuracy and count per bin; nothing of a lost chain."""
     if not np.isfinite(p).all():
-        return np.full((3, 15), np.nan)
-    p = p.astype(np.float64)
-    curve = reliability(p / p.sum(1, keepdims=True), labels)
-    return np.stack([curve.confidence, curve.accuracy, curve.count])
+        return np.zeros((4, 0))
+    curve = reliability(p, labels)
+    return np.stack([curve.edges[:-1], curve.confidence, curve.accuracy, curve.count])
 
 
 def _temperature(config: Config, name: str) -> str:
@@ -192,29 +184,29 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
             what: curves.spread(one, 2 if "%" in what else 4) if np.isfinite(one).any() else None
             for what, one in zip(SCORES, values, strict=True)
         }
-        accuracy_ = {SCORES[0]: scores.pop(SCORES[0]), "paper (%)": PAPER.get(name)}
         table.append(
-            {"table": "Table 3", "method": name, "T": _temperature(config, name)}
-            | accuracy_
-            | scores
+            {
+                "table": "Table 3",
+                "method": name,
+                "T": _temperature(config, name),
+                "accuracy (%)": scores.pop("accuracy (%)"),
+                "paper (%)": PAPER.get(name),
+                **scores,
+            }
         )
-    for name, _ in config.factors().items():
-        if f"factor {name}/accuracy" in result:
-            table.append(
-                {
-                    "table": "What matters",
-                    "changed": name,
-                    "accuracy, averaged (%)": curves.spread(curves.final(result, f"factor {name}")),
-                    "accuracy, last draw (%)": curves.spread(
-                        curves.final(result, f"factor {name}", "draw accuracy")
-                    ),
-                    "NLL": curves.spread(curves.final(result, f"factor {name}", "nll"), 4),
-                    "ECE": curves.spread(curves.final(result, f"factor {name}", "ece"), 4),
-                    "training NLL of a draw": curves.spread(
-                        curves.final(result, f"factor {name}", "train nll"), 4
-                    ),
-                }
-            )
+    for name in config.factors():
+        last = {what: curves.final(result, f"factor {name}", what) for what in curves.KEPT[:5]}
+        table.append(
+            {
+                "table": "What matters",
+                "changed": name,
+                "accuracy, averaged (%)": curves.spread(last["accuracy"]),
+                "accuracy, last draw (%)": curves.spread(last["draw accuracy"]),
+                "NLL": curves.spread(last["nll"], 4),
+                "ECE": curves.spread(last["ece"], 4),
+                "training NLL of a draw": curves.spread(last["train nll"], 4),
+            }
+        )
     for name in ("paper's setting", "chosen"):
         for i, share in enumerate((0.25, 0.5, 0.75)):
             averages = result[f"factor {name}/averages"].mean(0)[i]
@@ -234,7 +226,6 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     """Say which of the paper's claims hold."""
-    full = config.num_train == 60_000
     scores = {name: result[f"{name}/scores"][:, 0] for name in (*config.samplers(), *config.rivals)}
     plain, s, e = (
         scores[name]
@@ -242,11 +233,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     )
     rival = {name: scores[name] for name in ("BBB, scale mixture", "SGD") if name in scores}
     goal = PAPER["mSGNHT-S, paper's setting"]
-    least = goal if full else 10.0
-
-    def behind(a: np.ndarray, b: np.ndarray) -> bool:
-        return bool(np.nanmean(b) - np.nanmean(a) > 2 * np.hypot(np.nanstd(a), np.nanstd(b)))
-
+    least = goal if config.full_size else 10.0
     claims = [
         Claim(
             f"mSGNHT-S reaches the paper's {goal} % in the paper's setting",
@@ -271,7 +258,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         ),
         Claim(
             "E is not ahead of S (chosen setting)",
-            not behind(s, e),
+            not curves.behind(s, e),
             f"S {curves.spread(s)} %, E {curves.spread(e)} %",
             "not by more than twice the spread",
         ),
@@ -280,7 +267,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         claims.append(
             Claim(
                 f"{name} is not ahead of S (chosen setting)",
-                not behind(s, values),
+                not curves.behind(s, values),
                 f"S {curves.spread(s)} %, {name} {curves.spread(values)} %",
                 "not by more than twice the spread",
             )
@@ -305,7 +292,7 @@ def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
             values = result[f"{name}/scores"][:, column]
             color = "C0" if name.startswith("mSGNHT") else "0.45"
             panel.plot(values, np.full(len(values), i), "o", color=color, ms=4, alpha=0.7)
-            if column == 0 and name in PAPER and config.num_train == 60_000:
+            if column == 0 and name in PAPER and config.full_size:
                 panel.plot(PAPER[name], i, "|", color="C3", ms=14)
         panel.set_xlabel(label)
     axes[0].set_yticks(range(len(names)), names)
@@ -315,7 +302,7 @@ def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
 
 
 def _factors(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    names = [name for name in config.factors() if f"factor {name}/accuracy" in result]
+    names = list(config.factors())
     figure, axes = panels(2, 1, width=4.6, height=0.3 * len(names) + 1.0, sharey=True)
     for panel, what, label in (
         (axes[0], "accuracy", "held-out accuracy (%)"),
@@ -334,14 +321,10 @@ def _factors(config: Config, result: dict[str, np.ndarray]) -> Figure:
 
 
 def _diagram(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    names = [name for name in (*config.samplers(), *config.rivals) if "mSGNHT-E" not in name]
-    figure, panel = panels(1, width=4.6, height=4.0)
-    panel.plot([0, 1], [0, 1], color="0.7", lw=0.8)
-    for i, name in enumerate(names):
-        confidence, right, count = result[f"{name}/reliability"]
-        seen = count >= 20
-        panel.plot(confidence[seen], right[seen], "o-", ms=3, lw=1, color=f"C{i % 10}", label=name)
-    panel.set(xlabel="confidence", ylabel="accuracy")
-    panel.legend(fontsize=7)
-    figure.set_label("Reliability: accuracy against confidence in bins of at least 20 test images, first seed.")  # fmt: skip
-    return figure
+    """Draw the reliability of every method with the splitting, first seed."""
+    found = {}
+    for name in (*config.samplers(), *config.rivals):
+        edges, confidence, right, count = result[f"{name}/reliability"]
+        if "mSGNHT-E" not in name and len(edges):
+            found[name] = Reliability(np.append(edges, 1.0), confidence, right, count)
+    return reliability_diagram(found, least_rows=20)
