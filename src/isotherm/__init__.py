@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from isotherm.interop.numpyro import from_numpyro
     from isotherm.interop.optax import as_optax
     from isotherm.kronecker import Kronecker, kronecker_eigenbasis
-    from isotherm.loop import PolicyWarning, chain, sample
+    from isotherm.loop import PolicyWarning, chain, compiler_options, sample
     from isotherm.models.networks import Network, lenet, mlp
     from isotherm.prediction import predictions, predictive
     from isotherm.runs import DivergedError, Run
@@ -69,7 +69,7 @@ _HOME = {
     "interop.numpyro": "from_numpyro",
     "interop.optax": "as_optax",
     "kronecker": "Kronecker kronecker_eigenbasis",
-    "loop": "PolicyWarning chain sample",
+    "loop": "PolicyWarning chain compiler_options sample",
     "models.networks": "Network lenet mlp",
     "prediction": "predictions predictive",
     "runs": "DivergedError Run",

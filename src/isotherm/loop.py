@@ -4,13 +4,16 @@ Inside a chunk everything is one XLA program over all chains; between chunks the
 draws off the device, looks for divergence (NaN is absorbing in every recursion here, so one look per
 chunk finds it), and moves the progress bar. Step $t$ of a chain depends on nothing but the chain's
 key, its state and $t$, so how a run is cut into chunks does not change a single bit of it.
+
+From one kept draw to the next the loop carries *opened* steps (`Halves`): the end of a step and the start of
+the next become one pass over memory.
 """
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -30,6 +33,8 @@ CHUNK_SECONDS = 0.25
 """How long a chunk should take: short enough for a living progress bar and a quick Ctrl-C."""
 CHUNK_BYTES = 2**25
 """How much a chunk may hold on the device before its draws move to the host."""
+BURN_IN_BLOCK = 100
+"""Steps of the burn-in that are run as one; always the same, so that rounding does not depend on the pace."""
 
 
 class PolicyWarning(UserWarning):
@@ -129,20 +134,23 @@ def sample(
     label = f"{sampler.traits.name} x {num_chains}"
     with make_progress(progress, burn_in + num_draws * thin, label) as bar:
         pace = _Pace()
-        done = 0
+        done, block = 0, burn_in % BURN_IN_BLOCK or BURN_IN_BLOCK  # what is left over goes first
         while done < burn_in:
-            n = pace.next(burn_in - done)
-            state, finite = _advance(state, chain_keys, batches, n, program=program)
-            host.check(state, finite, done, done + n)
+            n = pace.next((burn_in - done) // block) if done else 1
+            advance = _compiled(_advance, "program")
+            state, finite = advance(state, chain_keys, batches, n, block, program=program)
+            host.check(state, finite, done, done + n * block)
             pace.took(n)
-            done += n
-            bar.advance(n, host.temperature(state), None)
+            done += n * block
+            bar.advance(n * block, host.temperature(state), None)
+            block = BURN_IN_BLOCK
         pace = _Pace()
         kept = 0
         while kept < num_draws:
             n = min(pace.next(num_draws - kept), capacity)
             before = memory  # still good if this chunk is not
-            state, memory, pieces, finite = _collect(
+            collect_chunk = _compiled(_collect, "program", "capacity")
+            state, memory, pieces, finite = collect_chunk(
                 state, memory, chain_keys, batches, n, program=program, capacity=capacity
             )
             # A copy, so that the page, which has room for many more, can go.
@@ -198,10 +206,11 @@ def chain(
     _check_counts(num_draws, thin, burn_in, num_chains=1)
     program = _Program(sampler, (), (), thin)
     state = sampler.init(as_position(position), random.fold(key, 2))
-    state = jax.lax.fori_loop(0, burn_in, lambda _, s: program.step(s, key, batches)[0], state)
+    if burn_in:
+        state = program.steps(state, key, batches, burn_in)[0]
 
     def draw(state: Any, _: None) -> tuple[Any, ArrayTree]:
-        state = program.draw(state, key, batches)[0]
+        state = program.steps(state, key, batches, thin)[0]
         return state, state.position
 
     state, draws = jax.lax.scan(draw, state, length=num_draws)
@@ -252,19 +261,34 @@ class _Program:
     stacked: tuple[tuple[str, Draws], ...]
     thin: int
 
-    def step(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
-        """Take step t of a chain: all randomness comes from the chain's key and t."""
-        t = state.step_index
-        batch = batches.batch(random.fold(key, 1), t)
-        return self.sampler.step(random.fold(random.fold(key, 0), t), state, batch)
+    def open(self, state: Any, key: Key) -> Any:
+        """Begin step t: go to where its gradient is wanted."""
+        halves = self.sampler.halves
+        if halves is None:
+            return state
+        return halves.open(random.fold(random.fold(key, 0), state.step_index), state)
 
-    def draw(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
-        """Take `thin` steps; only the last one says how it went."""
-        if self.thin > 1:
-            state = jax.lax.fori_loop(
-                0, self.thin - 1, lambda _, s: self.step(s, key, batches)[0], state
-            )
-        return self.step(state, key, batches)
+    def close(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
+        """Finish step t: all randomness comes from the chain's key and t."""
+        t, halves = state.step_index, self.sampler.halves
+        batch = batches.batch(random.fold(key, 1), t)
+        noise_key = random.fold(random.fold(key, 0), t)
+        if halves is None:
+            return self.sampler.step(noise_key, state, batch)
+        return halves.close(noise_key, state, halves.gradient(state.position, batch))
+
+    def steps(
+        self, state: Any, key: Key, batches: BatchPolicy, number: int | jax.Array
+    ) -> tuple[Any, StepInfo]:
+        """Take at least one step; only the last one says how it went."""
+
+        def next_step(_: int, state: Any) -> Any:
+            return self.open(self.close(state, key, batches)[0], key)
+
+        state = self.open(state, key)
+        if not (isinstance(number, int) and number == 1):
+            state = jax.lax.fori_loop(0, number - 1, next_step, state)
+        return self.close(state, key, batches)
 
     def observe(self, state: Any, info: StepInfo) -> tuple[dict, dict]:
         """Pick what is kept of a draw: the collectors' share, and statistics of the chain."""
@@ -279,24 +303,41 @@ def _finite(state: Any) -> jax.Array:
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)])
 
 
-@partial(jax.jit, static_argnames="program", donate_argnums=0)
-def _advance(state: Any, keys: Key, batches: BatchPolicy, num_steps: int, *, program: _Program):
+def compiler_options() -> dict[str, int]:
+    """Say what XLA should know when it compiles a chain: on a CPU, to use the widest vectors there are.
+
+    For `jax.jit(..., compiler_options=...)` around `chain`; `sample` does it by itself. With AVX-512 a step of
+    mSGNHT-S on a network of half a million weights takes 15 % less time (30 % with Gaussian noise).
+    """
+    return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
+
+
+@cache
+def _compiled(function: Callable, *static: str) -> Callable:
+    """Compile a chunk; only when the first one runs is it known on what."""
+    return jax.jit(
+        function, static_argnames=static, donate_argnums=0, compiler_options=compiler_options()
+    )
+
+
+def _advance(
+    state: Any, keys: Key, batches: BatchPolicy, num_blocks: int, size: int, *, program: _Program
+):
     def chain(state: Any, key: Key) -> tuple[Any, jax.Array]:
         state = jax.lax.fori_loop(
-            0, num_steps, lambda _, s: program.step(s, key, batches)[0], state
+            0, num_blocks, lambda _, s: program.steps(s, key, batches, size)[0], state
         )
         return state, _finite(state)
 
     return jax.vmap(chain)(state, keys)
 
 
-@partial(jax.jit, static_argnames=("program", "capacity"), donate_argnums=0)
 def _collect(
     state: Any, memory: Any, keys: Key, batches: BatchPolicy, num_draws: int,
     *, program: _Program, capacity: int,
 ):  # fmt: skip
     def draw(state: Any, memory: dict, key: Key) -> tuple[Any, dict, Any]:
-        state, info = program.draw(state, key, batches)
+        state, info = program.steps(state, key, batches, program.thin)
         memory = {name: c.update(memory[name], state) for name, c in program.running}
         return state, memory, program.observe(state, info)
 

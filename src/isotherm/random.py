@@ -2,12 +2,9 @@ r"""Random numbers that fuse into the update: a counter, a key and an integer ha
 
 A stochastic-gradient sampler at the price of SGD cannot afford to write its noise to memory:
 JAX's own generators do, and more than double the cost of a step on a CPU. Here every number is a
-pure function of *(key, element index)*,
-
-$$ \operatorname{bits}(k_0, k_1, i) = m\bigl(m(i\,G + k_0 + c) \oplus k_1\bigr), $$
-
-where $G$ is odd, $c$ a constant, and $m$ is a bijective 32-bit finaliser (two multiplications, three shifts). XLA
-fuses it into the line that uses it. The same two rounds make new keys from old ones (`fold`), so
+pure function of *(key, element index)*: the index plus one word of the key goes through three rounds
+of xor-shift and multiplication, all bijective, and the other word comes in after the first. XLA
+fuses that into the line that uses it. A longer hash makes new keys from old ones (`fold`), so
 that a chain needs nothing but its key and the step number: results do not depend on how a run
 is cut into chunks, on the number of devices, or on whether it was resumed.
 
@@ -22,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isotherm.elementary import normal_quantile
 from isotherm.types import ArrayTree, Key
 
 Noise = Callable[[Key, ArrayTree], ArrayTree]
@@ -73,9 +71,13 @@ def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
     """Draw 32 random bits per element; each `stream` of a key is independent of its others."""
     k0, k1, *_ = _words(key)
     size = int(np.prod(shape, dtype=np.int64))
-    counter = jax.lax.iota(jnp.uint32, size).reshape(shape)
     tag = np.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
-    return _hash(counter, _mix(k0 + tag), _mix(k1 ^ tag))
+    # The constant keeps the all-zero key away from zero, where every round stands still.
+    x = jax.lax.iota(jnp.uint32, size) + _mix(k0 + tag + np.uint32(0x6A09E667))
+    x = (x ^ (x >> 16)) * np.uint32(0xED5AD4BB) ^ _mix(k1 ^ tag)
+    x = (x ^ (x >> 15)) * np.uint32(0xAC4C1B51)
+    x = (x ^ (x >> 15)) * np.uint32(0x31848BAB)
+    return (x ^ (x >> 14)).reshape(shape)
 
 
 def _uniform(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
@@ -105,8 +107,7 @@ def _per_leaf(draw: Callable[[Key, tuple[int, ...], jnp.dtype, int], jax.Array])
 
 
 def _gaussian(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
-    root_two = jnp.asarray(np.sqrt(2.0), dtype)
-    return root_two * jax.lax.erf_inv(_uniform(key, shape, dtype, stream))
+    return normal_quantile(_uniform(key, shape, dtype, stream))
 
 
 def _three_point(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:

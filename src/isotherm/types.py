@@ -74,12 +74,15 @@ class Halves(NamedTuple):
 
     `open(key, state) -> state` ends where the gradient is wanted (at `.position`);
     `close(key, state, grads) -> (state, info)` takes the gradient and finishes the step.
+    A loop that carries opened states lets XLA join the end of a step to the start of the next.
     """
 
     open: Callable[[Key, Any], Any]
     close: Callable[[Key, Any, ArrayTree], tuple[Any, StepInfo]]
     moves_before_gradient: bool
     """Whether the gradient is wanted somewhere else than where the last step ended."""
+    gradient: GradFn
+    """The sampler's own gradient function; complains if it was built without one."""
 
 
 class Sampler(NamedTuple):

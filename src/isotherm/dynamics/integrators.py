@@ -29,7 +29,7 @@ a momentum half a kick away.
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 
 EULER = "AED"
 
@@ -74,15 +74,19 @@ class Integrator:
 
     @cached_property
     def segments(self) -> tuple[tuple[tuple[str, float, int], ...], ...]:
-        """The word cut before every kick that needs a new gradient.
+        """The word cut at every new gradient, as early as it can be had: after drift and heating.
 
+        What follows them waits for the gradient, so that the momentum goes through memory once
+        per step and both dampings of ABOBA share one exponential.
         Each entry is `(letter, fraction of the step, number of the letter in the word)`.
         """
         counts = Counter(self.letters)
         segments, known = [[]], self.carries_gradient
         for number, letter in enumerate(self.letters):
             if letter in "KE" and not known:
-                segments.append([])
+                waiting = list(takewhile(lambda entry: entry[0] not in "AD", segments[-1][::-1]))
+                segments[-1] = segments[-1][: len(segments[-1]) - len(waiting)]
+                segments.append(waiting[::-1])
                 known = True
             if letter == "A":
                 known = False

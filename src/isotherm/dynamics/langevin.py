@@ -163,17 +163,18 @@ def langevin(
         kept = _like(state.force, force) if word.carries_gradient else None
         return state._replace(force=kept, step_index=state.step_index + 1), info
 
+    def gradient(position: ArrayTree, batch: Batch) -> ArrayTree:
+        return evaluate(grad_fn, position, batch)
+
     def step(key: Key, state: LangevinState, batch: Batch) -> tuple[LangevinState, StepInfo]:
         state = open_(key, state)
         for segment in word.segments[1:-1]:
-            state = travel(
-                segment, key, state, space.pull(evaluate(grad_fn, state.position, batch))
-            )
-        return close(key, state, evaluate(grad_fn, state.position, batch), last=-1)
+            state = travel(segment, key, state, space.pull(gradient(state.position, batch)))
+        return close(key, state, gradient(state.position, batch), last=-1)
 
     halves = None
     if word.num_gradients == 1:
-        halves = Halves(open_, close, word.moves_before_gradient)
+        halves = Halves(open_, close, word.moves_before_gradient, gradient)
     traits = Traits(name, word.name, thermostat, temperature, friction.adaptive)
     return Sampler(init, step, halves, traits)
 

@@ -19,7 +19,11 @@ def overdamped(
         del key
         return state
 
-    def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
-        return update(key, state, evaluate(grad_fn, state.position, batch))
+    def gradient(position: ArrayTree, batch: Batch) -> ArrayTree:
+        return evaluate(grad_fn, position, batch)
 
-    return Sampler(init, step, Halves(open_, update, moves_before_gradient=False), traits)
+    def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
+        return update(key, state, gradient(state.position, batch))
+
+    halves = Halves(open_, update, moves_before_gradient=False, gradient=gradient)
+    return Sampler(init, step, halves, traits)

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from isotherm.elementary import exp
 from isotherm.tree import moving
 from isotherm.types import ArrayTree, Scalar
 
@@ -88,7 +89,7 @@ def _elementwise(
 
     def damp(xi: ArrayTree, momentum: ArrayTree, t: Scalar) -> ArrayTree:
         return jax.tree.map(
-            lambda x, p: (jnp.exp(-x * t) * p).astype(p.dtype), expand(xi, momentum), momentum
+            lambda x, p: (exp(-x * t) * p).astype(p.dtype), expand(xi, momentum), momentum
         )
 
     def relax(
@@ -96,7 +97,7 @@ def _elementwise(
     ) -> ArrayTree:
         def solve(x: jax.Array, p: jax.Array, r: jax.Array) -> jax.Array:
             scale = jnp.sqrt(2 * strength * t * _shrinkage(2 * x * t))
-            return (jnp.exp(-x * t) * p + scale * r).astype(p.dtype)
+            return (exp(-x * t) * p + scale * r).astype(p.dtype)
 
         return jax.tree.map(solve, expand(xi, momentum), momentum, noise)
 

@@ -1,0 +1,71 @@
+r"""Elementary functions in single precision that a compiler turns into short straight vector code.
+
+The general ones have branches for infinities and last digits, and break up the loops they are fused into:
+on a CPU they cost a thermostat more than its memory traffic. These have none, and a bound
+on the error instead. Other precisions go to the general functions.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def polynomial(x: jax.Array, coefficients: tuple[float, ...]) -> jax.Array:
+    """Evaluate by pairs (Estrin): half the depth of Horner's rule, so a processor overlaps more."""
+    terms = [jnp.asarray(c, x.dtype) for c in coefficients]
+    while len(terms) > 1:
+        pairs = [a + x * b for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms, x = pairs + terms[2 * len(pairs) :], x * x
+    return terms[0]
+
+
+def exp(x: jax.Array) -> jax.Array:
+    r"""Exponentiate: $e^x = 2^k e^f$ with $|f| \le \tfrac12\log 2$, within 4e-7 of the value.
+
+    Below -87 it stays at 1.6e-38, above 88 at 1.7e38; NaN stays NaN.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> print(exp(jnp.array([0.0, 1.0, -200.0])))
+    [1.0000000e+00 2.7182817e+00 1.6458115e-38]
+    """
+    if x.dtype != jnp.float32:
+        return jnp.exp(x)
+    x = jnp.clip(x, -87, 88)
+    k = jnp.round(x * np.float32(np.log2(np.e)))
+    # log 2 in two parts: the first has few digits, so that its product with k is exact.
+    f = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
+    power = jax.lax.bitcast_convert_type((k.astype(jnp.int32) + 127) << 23, jnp.float32)
+    return power * polynomial(f, _EXP)
+
+
+def normal_quantile(x: jax.Array) -> jax.Array:
+    r"""Turn a uniform number on (-1, 1) into a normal one: $q(x) = \Phi^{-1}((1 + x)/2)$.
+
+    $q(x)/x$ is a smooth function of $w = -\log_2(1 - x^2)$, here a polynomial: within 1e-5 of the
+    value for $1 - |x| \ge 2^{-24}$.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> print(normal_quantile(jnp.array([0.0, 0.682689, -0.9973002])).round(4))
+    [ 0.  1. -3.]
+    """
+    if x.dtype != jnp.float32:
+        return jnp.asarray(np.sqrt(2.0), x.dtype) * jax.lax.erf_inv(x)
+    image = jax.lax.bitcast_convert_type((1 - x) * (1 + x), jnp.int32)
+    exponent = (image - 0x3F3504F3) >> 23  # so that m + 1 is in [sqrt(1/2), sqrt(2))
+    m = jax.lax.bitcast_convert_type(image - (exponent << 23), jnp.float32) - 1
+    w = -(exponent.astype(jnp.float32) + m * polynomial(m, _LOG2))
+    return x * polynomial(w, _QUANTILE)
+
+
+_EXP = (1.0, 1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)
+# Least largest errors: log2(1 + m) is m times the first, within 3e-7 for sqrt(1/2) <= 1 + m <= sqrt(2);
+# q(x)/x is the second, a polynomial in w, within 3.2e-6 of its value for w in [0, 23.1].
+_LOG2 = (1.4426997, -0.72137588, 0.48046502, -0.35896182, 0.29726264, -0.27269816, 0.17063458)
+_QUANTILE = (
+    1.2533174, 0.22745034, 7.7546234e-3, -9.8310609e-4, -1.0726567e-4, 3.0180343e-5, -2.9697351e-6, 1.6394976e-7,
+    -5.3644804e-9, 9.746122e-11, -7.5982531e-13,
+)  # fmt: skip
