@@ -68,6 +68,8 @@ class Recipe:
     thermostat_mass: float = 1.0
     start_scale: float = 1.0
     """Of the initial weights."""
+    pixel_scale: float = 1.0
+    """Times the grey values, which otherwise run from 0 to 1."""
     noise: str = "three-point"
     coordinates: str = "plain"
     """`"kronecker"` starts with `isotherm.warm_start`, takes its settings, and `step_size` is in units of its own."""
@@ -128,7 +130,8 @@ class Learner:
     """Runs a recipe on some data, with any number of seeds; what compiles, compiles once."""
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
-        network, (train, test) = recipe.network(), data
+        network = recipe.network()
+        train, test = (Images(recipe.pixel_scale * x, y) for x, y in data)
         policies = {
             "independent": isotherm.independent_batches,
             "shuffled": isotherm.shuffled_batches,

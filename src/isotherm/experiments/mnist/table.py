@@ -47,6 +47,7 @@ FACTORS: dict[str, dict[str, Any]] = {
     "shuffled batches": {"policy": "shuffled"},
     "Gaussian noise": {"noise": "gaussian"},
     "batch 500": {"batch_size": 500},
+    "pixels over 126": {"pixel_scale": 255 / 126},  # as Blundell et al. do for Bayes by Backprop
     "prior sd 0.3": {"prior_sd": 0.3},
     "prior sd 0.1": {"prior_sd": 0.1},
 }
