@@ -1,5 +1,7 @@
 """Shared by all tests: one key, and no silent broadcasting."""
 
+import os
+
 import jax
 import pytest
 
@@ -9,6 +11,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture
 def key():
     return jax.random.key(20160212)
+
+
+def pytest_configure():
+    """Give every test process cores of its own: threads that wait for each other slow all of them."""
+    worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{end}") for end in ("", "_COUNT"))
+    if worker and count and hasattr(os, "sched_setaffinity"):
+        own = sorted(os.sched_getaffinity(0))[int(worker.removeprefix("gw")) :: int(count)]
+        if own:
+            os.sched_setaffinity(0, own)
 
 
 def pytest_collection_modifyitems(items):

@@ -6,7 +6,7 @@ r"""Tables of measured numbers, read from `docs/results` when the page is built.
     ```
 
 Shows those columns (all, if not given; `key = heading` renames one) of the rows of one table of
-`docs/results/NAME/result.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
+`docs/results/NAME/result.json`, or of a benchmark's `docs/results/NAME.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
 rows with that value.
 """
 
@@ -36,6 +36,7 @@ class ResultTable(Directive):
     def run(self) -> list[nodes.Node]:
         """Read the file and lay out the table."""
         path = RESULTS / self.arguments[0] / "result.json"
+        path = path if path.exists() else RESULTS / f"{self.arguments[0]}.json"
         self.state.document.settings.record_dependencies.add(str(path))
         found = dict(tables(json.loads(path.read_text(encoding="utf-8"))["rows"]))
         title = self.options.get("table", next(iter(found)))

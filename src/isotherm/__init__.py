@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from isotherm.dynamics.langevin import langevin
     from isotherm.estimators.linear import BayesianLinearRegression
     from isotherm.estimators.logistic import BayesianLogisticRegression
+    from isotherm.estimators.network import BayesianMLPClassifier, BayesianMLPRegressor
     from isotherm.estimators.topics import ThermostatLDA
     from isotherm.gradients import control_variates, minibatch_gradient
     from isotherm.interop.equinox import from_equinox
@@ -61,6 +62,7 @@ _HOME = {
     "dynamics.langevin": "langevin",
     "estimators.linear": "BayesianLinearRegression",
     "estimators.logistic": "BayesianLogisticRegression",
+    "estimators.network": "BayesianMLPClassifier BayesianMLPRegressor",
     "estimators.topics": "ThermostatLDA",
     "gradients": "control_variates minibatch_gradient",
     "interop.equinox": "from_equinox",

@@ -2,11 +2,26 @@
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+)
 
 SHORT = {"num_draws": 25, "num_chains": 2}
 
 
-@parametrize_with_checks([BayesianLinearRegression(**SHORT), BayesianLogisticRegression(**SHORT)])
+SMALL = {**SHORT, "num_chains": 1, "thin": 20, "burn_in": 0}
+
+
+@parametrize_with_checks(
+    [
+        BayesianLinearRegression(**SHORT),
+        BayesianLogisticRegression(**SHORT),
+        BayesianMLPClassifier((4,), **SMALL),
+        BayesianMLPRegressor((4,), **SMALL),
+    ]
+)
 def test_scikit_learn_contract(estimator, check):
     check(estimator)

@@ -1,6 +1,6 @@
-"""`isotherm data`: what there is, whether it is intact, and getting it.
+"""`isotherm data`: what there is, whether it is intact, getting it, and making it of a dump.
 
-Exit codes: 0 all is well, 1 a checksum is wrong, 2 something is missing or misspelt.
+Exit codes: 0 all is well, 1 a checksum is wrong or a dump is damaged, 2 something is missing or misspelt.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isotherm.cli.wiki import build_wiki
+
 if TYPE_CHECKING:
     from isotherm.data.registry import Checked
 
 app = typer.Typer(
-    help="List, verify and fetch the datasets.", no_args_is_help=True, add_completion=False
+    help="List, verify, fetch and build the datasets.", no_args_is_help=True, add_completion=False
 )
+app.command("build-wiki")(build_wiki)
 
 DataDir = Annotated[
     Path | None,

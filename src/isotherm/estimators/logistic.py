@@ -6,19 +6,19 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotherm.estimators.axes import gather
 from isotherm.estimators.logistic_target import LogisticTarget, logistic_target
 from isotherm.estimators.shell import (
+    LabelledRows,
     ThermostatEstimator,
     linear_predictors,
     refuse_too_many,
 )
 
 
-class BayesianLogisticRegression(ClassifierMixin, ThermostatEstimator):
+class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstimator):
     r"""Logistic regression whose coefficients are draws from their posterior.
 
     Two classes have one vector of coefficients, $p(y = 1 \mid x) = 1/(1 + e^{-z})$ with
@@ -89,8 +89,6 @@ class BayesianLogisticRegression(ClassifierMixin, ThermostatEstimator):
     array([[1., 0.]])
     """
 
-    classes_: np.ndarray
-
     def __init__(
         self,
         *,
@@ -145,32 +143,12 @@ class BayesianLogisticRegression(ClassifierMixin, ThermostatEstimator):
         second = np.concatenate([expit(z[..., 0]).mean(1) for z in blocks])
         return np.column_stack([1 - second, second])
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Give the most probable class of each row."""
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(1)]
-
     def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=fresh)
-        check_classification_targets(y)
-        if fresh:
-            self.classes_ = unique_labels(y if classes is None else classes)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"{type(self).__name__} needs at least two classes, got one class: "
-                    f"{self.classes_.tolist()}."
-                )
-        elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
-            raise ValueError(
-                f"`classes={classes!r}` is not the same as on the last call to partial_fit, was: "
-                f"{self.classes_!r}."
-            )
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(f"`y` contains new labels: {unknown.tolist()}.")
+        y = self._numbered(y, fresh, classes)
         columns = 1 if len(self.classes_) == 2 else len(self.classes_)
         refuse_too_many((X.shape[1] + self.fit_intercept) * columns)
-        return X, np.searchsorted(self.classes_, y)
+        return X, y
 
     def _add(self, data: Any, X: Any, y: np.ndarray) -> Any:
         if data is None:

@@ -66,6 +66,8 @@ def run_chains(
     burn_in: int | None = None,
     state: Any = None,
     verbose: bool = False,
+    longest_thinning: int | None = None,
+    longest_burn_in: int | None = None,
 ) -> Run:
     """Run chains from the origin, or go on from a state.
 
@@ -77,19 +79,28 @@ def run_chains(
         What to sample.
     verbose
         Whether to show progress.
+    longest_thinning, longest_burn_in
+        Steps; bounds on the defaults.
     """
+    thin = _steps(THINNING_TIME / target.step_size, longest_thinning) if thin is None else thin
+    if burn_in is None:
+        burn_in = _steps(BURN_IN_TIME / target.step_size, longest_burn_in)
     return sample(
         key,
         _sampler(target.gradient, target.step_size),
         jnp.zeros(target.dimension),
         target.batches,
         num_draws=num_draws,
-        thin=round(THINNING_TIME / target.step_size) if thin is None else thin,
-        burn_in=round(BURN_IN_TIME / target.step_size) if burn_in is None else burn_in,
+        thin=thin,
+        burn_in=burn_in,
         num_chains=num_chains if state is None else len(state.step_index),
         state=state,
         progress=verbose,
     )
+
+
+def _steps(wanted: float, most: int | None) -> int:
+    return max(1, round(wanted)) if most is None else min(max(1, round(wanted)), most)
 
 
 @lru_cache(maxsize=64)

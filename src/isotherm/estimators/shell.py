@@ -14,6 +14,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
@@ -121,17 +122,26 @@ class ThermostatEstimator(BaseEstimator, ABC):
             self._run = _joined(self._run, self._sample(self._target, self._run.state, 0))
         else:
             data = self._add(None if fresh else self._data, X, y)
-            target = self._make_target(data)
-            state = None if fresh else self._carried_over(target)
             if fresh:
                 self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            target = self._make_target(data)
+            state = None if fresh else self._carried_over(target)
             self._run = self._sample(target, state, self.burn_in)
             self._data, self._target, self._rows = data, target, rows
-        _warn_of_disagreement(self._run)
+        if self._run.num_draws >= ENOUGH_DRAWS:
+            _warn_of_disagreement(rhat(self._watched(self._run)))
         self.draws_ = self._target.read(self._run.draws)
+        self._set_means()
+        return self
+
+    def _watched(self, run: Run) -> Any:
+        """Pick what the chains have to agree about."""
+        return run.draws
+
+    def _set_means(self) -> None:
+        """Set the attributes that are averages over draws."""
         for name, draws in self.draws_.items():
             setattr(self, f"{name}_", draws.mean((0, 1))[()])
-        return self
 
     def _check_settings(self) -> None:
         """Refuse what no posterior can be drawn with, in scikit-learn's words."""
@@ -150,7 +160,7 @@ class ThermostatEstimator(BaseEstimator, ABC):
         here = target.locate({name: draws[:, -1] for name, draws in self.draws_.items()})
         return self._run.state._replace(position=jnp.asarray(here, jnp.float32))
 
-    def _sample(self, target: Target, state: Any, burn_in: int | None) -> Run:
+    def _sample(self, target: Target, state: Any, burn_in: int | None, **limits: int) -> Run:
         return run_chains(
             jax.random.key(self._seed),
             target,
@@ -160,7 +170,39 @@ class ThermostatEstimator(BaseEstimator, ABC):
             burn_in=burn_in,
             state=state,
             verbose=bool(self.verbose),
+            **limits,
         )
+
+
+class LabelledRows:
+    """What classifiers share: labels become numbers, and the most probable one is predicted."""
+
+    classes_: np.ndarray
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Give the most probable class of each row."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(1)]  # type: ignore[attr-defined]
+
+    def _numbered(self, y: Any, fresh: bool, classes: Any) -> np.ndarray:
+        """Check labels, and give the number of each among all classes."""
+        check_classification_targets(y)
+        if fresh:
+            self.classes_ = unique_labels(y if classes is None else classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"{type(self).__name__} needs at least two classes, got one class: "
+                    f"{self.classes_.tolist()}."
+                )
+        elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on the last call to partial_fit, was: "
+                f"{self.classes_!r}."
+            )
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"`y` contains new labels: {unknown.tolist()}.")
+        return np.searchsorted(self.classes_, y)
 
 
 def refuse_too_many(num_coefficients: int) -> None:
@@ -172,9 +214,9 @@ def refuse_too_many(num_coefficients: int) -> None:
         )
 
 
-def _warn_of_disagreement(run: Run) -> None:
-    """Warn if chains that are long enough to tell have not seen the same distribution."""
-    if run.num_draws < ENOUGH_DRAWS or np.nanmax(worst := rhat(run.draws)) < LARGEST_RHAT:
+def _warn_of_disagreement(worst: Any) -> None:
+    """Warn if chains have not seen the same distribution."""
+    if np.nanmax(worst) < LARGEST_RHAT:
         return
     warnings.warn(
         f"R-hat of {np.sum(worst >= LARGEST_RHAT)} coordinates is above {LARGEST_RHAT} (up to "

@@ -166,8 +166,8 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         )
     if "ABOBA" in index and np.any(h >= 0.05):
         kl = result["kl"][index["ABOBA"]][h >= 0.05]
-        # A short run has Monte Carlo error on top, about 11 at 1000 time units.
-        allowed = 1.5 + (0 if config.num_draws >= 10**6 else 33e3 / (config.num_draws * 0.05))
+        # A short run has Monte Carlo error on top, 5 to 15 at 1000 time units.
+        allowed = 1.5 + (0 if config.num_draws >= 10**6 else 60e3 / (config.num_draws * 0.05))
         claims.append(
             Claim(
                 "mSGNHT-S stays accurate at every h ≥ 0.05",

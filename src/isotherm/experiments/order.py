@@ -51,7 +51,8 @@ from isotherm.models import double_well
 from isotherm.report.figures import panels
 from isotherm.types import Key
 
-TOLERANCE = 0.25
+TOLERANCE, ITS_STEPS = 0.25, 10_000
+"""How far a measured order may be off, and the length of the chains it is meant for."""
 
 
 class Setting(NamedTuple):
@@ -259,6 +260,8 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
             allowed = f"{expected} ± {tolerance}" if tolerance else f"{expected}"
             claims.append(Claim(text, holds, f"{found.min():.3g} to {found.max():.3g}", allowed))
 
+    # A short run has more Monte Carlo error.
+    loose = round(TOLERANCE * max(1.0, (ITS_STEPS / config.num_steps) ** 0.5), 2)
     order = np.array([_expected(word) for word in config.words])
     noisy = np.array([_expected(word, "noisy gradient") for word in config.words])
     euler = np.array(config.words) == "euler"
@@ -272,16 +275,23 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     ):
         claim(f"{text}: algebra", algebra[:, words, 0], expected, 0)
         claim(f"{text}: local error", step[:, words, 0], expected)
-        claim(f"{text}: stationary bias", exact[:, words], expected)
+        claim(f"{text}: stationary bias", exact[:, words], expected, loose)
     for expected in (1, 2):
         text, words = f"Three-point noise keeps order {expected}", order == expected
         claim(f"{text}: algebra", algebra[:, words, 1], expected, 0)
         claim(f"{text}: local error", step[:, words, 1], expected)
-        claim(f"{text}: stationary bias", long_run["three-point noise"][words], expected)
+        claim(f"{text}: stationary bias", long_run["three-point noise"][words], expected, loose)
     bias = long_run["noisy gradient"]
-    claim("Noisy gradients leave Euler at order 1: stationary bias", bias[euler], 1)
-    claim("Noisy gradients leave a whole kick at order 2: stationary bias", bias[noisy == 2], 2)
-    claim("Noisy gradients put a split kick at order 1: stationary bias", bias[noisy < order], 1)
+    claim("Noisy gradients leave Euler at order 1: stationary bias", bias[euler], 1, loose)
+    claim(
+        "Noisy gradients leave a whole kick at order 2: stationary bias", bias[noisy == 2], 2, loose
+    )
+    claim(
+        "Noisy gradients put a split kick at order 1: stationary bias",
+        bias[noisy < order],
+        1,
+        loose,
+    )
     return claims
 
 

@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "order": Entry("isotherm.experiments.order", "Lemmas 1 and 2"),
     "rates": Entry("isotherm.experiments.rates", "Lemma 3 and Remarks 1–3"),
     "logistic-a9a": Entry("isotherm.experiments.logistic_a9a", "Table 2 and Figure 6"),
+    "network-exact": Entry("isotherm.experiments.network_exact", "beyond the paper"),
     "mnist-depth": Entry("isotherm.experiments.mnist.depth", "Figure 4"),
     "mnist-step-size": Entry("isotherm.experiments.mnist.step_size", "Figure 7"),
     "mnist-sigmoid": Entry("isotherm.experiments.mnist.sigmoid", "Figure 8"),

@@ -44,6 +44,7 @@ def hmc(
     seed: int,
     step_size: float = 0.35,
     num_leapfrog: int = 5,
+    start_width: float = 2.0,
     say: Callable[[str], None] = lambda message: None,
 ) -> tuple[np.ndarray, float]:
     """Draw from a hill; return draws of shape (chain, draw, d) and how many proposals were taken.
@@ -53,26 +54,30 @@ def hmc(
     hill
         What to draw from.
     num_chains, num_draws, burn_in
-        Chains start at independent draws of twice the Gaussian approximation's width.
+        As in `isotherm.sample`.
     seed
         Of all randomness.
     step_size, num_leapfrog
         In natural coordinates. Each trajectory takes a step size within 20 % of this one.
+    start_width
+        Chains start at independent draws of so many times the Gaussian approximation's width.
     say
         Is told how far it is, now and then.
     """
     with threadpool_limits(1, user_api="blas"):
-        return _hmc(hill, num_chains, num_draws, burn_in, seed, step_size, num_leapfrog, say)
+        return _hmc(
+            hill, num_chains, num_draws, burn_in, seed, step_size, num_leapfrog, start_width, say
+        )
 
 
 def _hmc(
     hill: Hill, num_chains: int, num_draws: int, burn_in: int, seed: int, step_size: float,
-    num_leapfrog: int, say: Callable[[str], None],
+    num_leapfrog: int, start_width: float, say: Callable[[str], None],
 ) -> tuple[np.ndarray, float]:  # fmt: skip
     values, vectors = np.linalg.eigh(hill.curvature)
     basis = vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))
     rng, size = np.random.default_rng(seed), len(hill.mode)
-    position = hill.mode + 2 * rng.standard_normal((num_chains, size)) @ basis.T
+    position = hill.mode + start_width * rng.standard_normal((num_chains, size)) @ basis.T
     height, slope = hill.evaluate(position)
     draws, taken = np.empty((num_chains, num_draws, size)), 0.0
     for i in range(-burn_in, num_draws):

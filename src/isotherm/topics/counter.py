@@ -28,9 +28,9 @@ _30, _27, _31, ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN, _TURN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
-Purpose = Literal["gibbs", "collapsed", "completion", "documents", "batch", "topics"]
+Purpose = Literal["gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"]
 _PURPOSES: tuple[Purpose, ...] = (
-    "gibbs", "collapsed", "completion", "documents", "batch", "topics"
+    "gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"
 )  # fmt: skip
 
 

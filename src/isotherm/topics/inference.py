@@ -222,15 +222,30 @@ class _Tokens:
 
     def in_threads(self, work: Callable[[int, int], None], rounds: int, threads: int) -> None:
         """Cut the documents into runs of about equal length, one per thread."""
-        if threads < 1:
-            raise ValueError(f"`threads` must be at least 1, got {threads}.")
-        blocks = len(self.alpha) // 16
-        seconds = self.total * rounds * (_PER_TOKEN + _PER_BLOCK * blocks)
-        if threads == 1 or seconds < WORTH_A_THREAD:
-            work(0, len(self.documents))
-            return
-        cuts = np.searchsorted(self.token_starts, np.linspace(0, self.total, threads + 1)[1:-1])
-        edges = [0, *cuts.tolist(), len(self.documents)]
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(work, *edge) for edge in pairwise(edges)]:
-                done.result()
+        seconds = token_seconds(self.total, rounds, len(self.alpha))
+        in_threads(work, self.token_starts, seconds, threads)
+
+
+def token_seconds(num_tokens: int, rounds: int, padded_size: int) -> float:
+    """Guess how long sweeps over tokens take."""
+    return num_tokens * rounds * (_PER_TOKEN + _PER_BLOCK * (padded_size // 16))
+
+
+def in_threads(
+    work: Callable[[int, int], None], token_starts: np.ndarray, seconds: float, threads: int
+) -> None:
+    """Cut documents into runs of about equal length, one per thread, if the work is worth it.
+
+    `work(first, last)` gets a run of documents; `seconds` is how long one thread would take for all.
+    """
+    if threads < 1:
+        raise ValueError(f"`threads` must be at least 1, got {threads}.")
+    size = len(token_starts) - 1
+    if threads == 1 or seconds < WORTH_A_THREAD:
+        work(0, size)
+        return
+    cuts = np.searchsorted(token_starts, np.linspace(0, token_starts[-1], threads + 1)[1:-1])
+    edges = [0, *cuts.tolist(), size]
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, *edge) for edge in pairwise(edges)]:
+            done.result()

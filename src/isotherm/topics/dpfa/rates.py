@@ -1,0 +1,179 @@
+r"""How $r$, $\gamma_0$ and $p$ move: exactly given all documents, or by exact diffusions given a batch.
+
+With intensities integrated out, tokens $n_{kj}$ of a topic are negative binomial where its unit is on. Write
+$H_k = \sum_j h_{kj}$ and $N_k = \sum_j n_{kj}$.
+
+*All documents.* With tables $t_{kj} \sim \mathrm{CRT}(n_{kj}, r_k)$, a sum of Bernoulli variables with probabilities $r_k/(r_k + i)$ for
+$i < n_{kj}$ (Zhou & Carin),
+
+$$ r_k \mid t \sim \Gamma\Bigl(\gamma_0 + \sum_j t_{kj},\ \text{rate } c_0 - H_k\log(1 - p_k)\Bigr), \qquad
+   p_k \mid n \sim \mathrm{Beta}(a_0 + N_k,\ b_0 + r_kH_k) . $$
+
+*A batch.* The same two laws, with sums scaled to $J$ documents and tables replaced by their mean $r\sum_j[\digamma(n_{kj} + r) - \digamma(r)]$,
+are stationary laws of Cox–Ingersoll–Ross processes, whose transitions over a time $h$ are known (`isotherm.topics.scir`): $r_k$
+moves by one, $p_k = g_1/(g_1 + g_2)$ by two. With the mean of the tables the drift of $r$ is the gradient of its log posterior in the metric $r$,
+so the error is $O(h)$, and noise of the batch enters with the factor $\tanh(h/2)$.
+
+*Both.* $\gamma_0$ hears of documents only through $r$: $p(\gamma_0 \mid r) \propto \gamma_0^{e_0 - 1}e^{-f_0\gamma_0}\prod_k c_0^{\gamma_0}r_k^{\gamma_0}/\Gamma(\gamma_0)$
+is drawn by a slice sampler in $\log\gamma_0$, which needs no step size and leaves it invariant.
+
+References
+----------
+Zhou & Carin (2015), *Negative binomial process count and mixture modeling*, IEEE TPAMI. Neal (2003), *Slice sampling*.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma, gammaln
+
+from isotherm.topics.dpfa.model import DPFA
+from isotherm.topics.scir import transition
+
+_SMALLEST = 1e-300
+"""Least $r$: a gamma variable of small shape may underflow to 0, which has no logarithm."""
+
+
+class Rates(NamedTuple):
+    r"""$r$, $\gamma_0$, and $p$ as a pair of masses $g$, (2, topics)."""
+
+    rates: np.ndarray
+    gamma0: float
+    masses: np.ndarray
+
+    @property
+    def p(self) -> np.ndarray:
+        """$p$, (topics,)."""
+        return self.masses[0] / self.masses.sum(0)
+
+
+def start(model: DPFA) -> Rates:
+    """Give what is fixed its value, and start everything else at 1, $p$ at a half."""
+    size, p = model.num_topics, 0.5 if model.p is None else model.p
+    r, gamma0 = (1.0 if x is None else x for x in (model.r, model.gamma0))
+    return Rates(np.full(size, r), gamma0, np.repeat([[p], [1 - p]], size, axis=1))
+
+
+def move(
+    model: DPFA,
+    rng: np.random.Generator,
+    rates: Rates,
+    counts: np.ndarray,
+    on: np.ndarray,
+    *,
+    data_size: float,
+    step_size: float,
+) -> Rates:
+    r"""Move what is sampled, given tokens and units of a batch.
+
+    Parameters
+    ----------
+    model
+        Says what is sampled, and the priors.
+    rng
+        Where random numbers come from.
+    rates
+        Where to start.
+    counts, on
+        $n$ and $h^{(1)}$, (kept, documents, topics).
+    data_size
+        $J$.
+    step_size
+        $h$, the time of the Cox–Ingersoll–Ross processes.
+    """
+    scale = data_size / counts[..., 0].size
+    used = scale * on.sum((0, 1), dtype=np.float64)
+    r, gamma0, masses = rates
+    if model.p is None:
+        shape = [model.a0 + scale * counts.sum((0, 1)), model.b0 + r * used]
+        masses = transition(rng, masses, np.array(shape), step_size)
+    if model.r is None:
+        tables = scale * expected_tables(counts, r)
+        rate = model.c0 - used * np.log(masses[1] / masses.sum(0))
+        r = transition(rng, r * rate, gamma0 + tables, step_size) / rate
+        r = np.maximum(r, _SMALLEST)
+    return Rates(r, _gamma0(model, rng, gamma0, r), masses)
+
+
+def draw(
+    model: DPFA, rng: np.random.Generator, rates: Rates, counts: np.ndarray, on: np.ndarray
+) -> Rates:
+    """Draw what is sampled from its conditional given all documents, (documents, topics)."""
+    tables = draw_tables(rng, counts, rates.rates) if model.r is None else np.zeros(0)
+    return draw_given(model, rng, rates, tables, counts.sum(0), on.sum(0))
+
+
+def draw_given(
+    model: DPFA,
+    rng: np.random.Generator,
+    rates: Rates,
+    tables: np.ndarray,
+    tokens: np.ndarray,
+    used: np.ndarray,
+) -> Rates:
+    r"""Draw what is sampled given sums over documents: of tables at the present $r$, of tokens, of units that are on."""
+    r, gamma0, masses = rates
+    if model.r is None:
+        rate = model.c0 - used * np.log(1 - rates.p)
+        r = np.maximum(rng.gamma(gamma0 + tables) / rate, _SMALLEST)
+    if model.p is None:
+        masses = rng.standard_gamma([model.a0 + tokens, model.b0 + r * used])
+    return Rates(r, _gamma0(model, rng, gamma0, r), masses)
+
+
+def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    r"""Compute $r_k\sum[\digamma(n_k + r_k) - \digamma(r_k)]$ over all axes but the last.
+
+    Examples
+    --------
+    >>> expected_tables(np.array([[2], [0]]), np.array([1.0]))
+    array([1.5])
+    """
+    flat = counts.reshape(-1, counts.shape[-1])
+    some = flat > 0
+    topic = np.nonzero(some)[1]
+    r = rates[topic]
+    means = r * (digamma(flat[some] + r) - digamma(r))
+    return np.bincount(topic, means, counts.shape[-1])
+
+
+def draw_tables(rng: np.random.Generator, counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """Draw the sum of tables of each topic over documents, (topics,)."""
+    size = counts.shape[-1]
+    flat = counts.ravel()
+    topic = np.repeat(np.tile(np.arange(size), flat.size // size), flat)
+    before = np.arange(len(topic)) - np.repeat(np.cumsum(flat) - flat, flat)
+    r = rates[topic]
+    opened = rng.random(len(topic)) * (r + before) < r
+    return np.bincount(topic, opened, size)
+
+
+def _gamma0(model: DPFA, rng: np.random.Generator, gamma0: float, r: np.ndarray) -> float:
+    if model.gamma0 is not None or model.r is not None:
+        return gamma0
+    slope = np.log(model.c0) * len(r) + np.log(r).sum() - model.f0
+
+    def log_density(x: float) -> float:
+        g = np.exp(x)
+        return float(model.e0 * x + g * slope - len(r) * gammaln(g))
+
+    return float(np.exp(slice_sample(rng, log_density, np.log(gamma0))))
+
+
+def slice_sample(
+    rng: np.random.Generator, log_density: Callable[[float], float], x: float, width: float = 1.0
+) -> float:
+    """Move a number by one step of slice sampling, stepping out and shrinking."""
+    level = log_density(x) - rng.standard_exponential()
+    low = x - width * rng.random()
+    high = low + width
+    while log_density(low) > level:
+        low -= width
+    while log_density(high) > level:
+        high += width
+    while True:
+        new = rng.uniform(low, high)
+        if log_density(new) > level:
+            return new
+        low, high = (new, high) if new < x else (low, new)
