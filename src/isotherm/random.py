@@ -14,6 +14,7 @@ pair counts, correlations across elements, steps, leaves and chains.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from isotherm.types import ArrayTree, Key
 
 Noise = Callable[[Key, ArrayTree], ArrayTree]
 """`(key, like) -> noise`: independent numbers of mean 0 and variance 1, shaped like `like`."""
+
+_inlined = partial(jax.jit, inline=True)
+"""One compilation where nothing else compiles, and nothing at all inside a program."""
 
 _GOLDEN = np.uint32(0x9E3779B9)  # 2**32 over the golden ratio: neighbouring counters far apart
 
@@ -46,6 +50,7 @@ def _words(key: Key) -> list[jax.Array]:
     return [jax.lax.index_in_dim(words, i, axis=-1, keepdims=False) for i in range(words.shape[-1])]
 
 
+@_inlined
 def fold(key: Key, number: int | jax.Array) -> Key:
     """Derive a new key from `key` and a number: `jax.random.fold_in`, but fused.
 
@@ -67,6 +72,7 @@ def fold(key: Key, number: int | jax.Array) -> Key:
     return jax.random.wrap_key_data(jnp.stack(folded), impl=jax.random.key_impl(key))
 
 
+@partial(_inlined, static_argnames=("shape", "stream"))
 def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
     """Draw 32 random bits per element; each `stream` of a key is independent of its others."""
     k0, k1, *_ = _words(key)
@@ -96,6 +102,7 @@ def _working_dtype(leaf: jax.Array) -> jnp.dtype:
 
 
 def _per_leaf(draw: Callable[[Key, tuple[int, ...], jnp.dtype, int], jax.Array]) -> Noise:
+    @_inlined
     def noise(key: Key, like: ArrayTree) -> ArrayTree:
         leaves, structure = jax.tree.flatten(like)
         numbers = [
@@ -146,6 +153,7 @@ def _multiply_high(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return a_high * b_high + (middle >> 16) + (middle_low >> 16), a * b
 
 
+@partial(_inlined, static_argnames=("shape", "size"))
 def indices(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     r"""Draw independent integers uniformly from 0 to `size - 1`.
 
@@ -157,6 +165,7 @@ def indices(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     return (high + (low + carry < low)).astype(jnp.int32)
 
 
+@partial(_inlined, static_argnames="size")
 def permuted(key: Key, index: jax.Array, size: int) -> jax.Array:
     r"""Look up entries of a random permutation of 0 … `size - 1` without building it.
 

@@ -6,7 +6,7 @@ $$ f(x) = \frac{s}{\sqrt{n_L}} W_L^\top g\Bigl(\cdots g\Bigl(\frac{s}{\sqrt{n_1}
    \qquad w, b \sim \mathcal N(0, 1). $$
 
 Whatever the widths, outputs then have a prior of order $s$, and every weight the natural unit 1: plain coordinates do, and one step size.
-(A Kronecker basis was tried: on a network with a known posterior it mixes a third as fast; `isotherm run network-exact`.)
+(A Kronecker basis was tried: on a network with a known posterior it mixes half as fast; `isotherm run network-exact`.)
 Regression has one number more, $\log\sigma$ of the noise, with $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's deviation.
 
 **The step size.** What limits it is the stiffest direction, and the posterior lies far from every mode. So the sampler itself walks in from
