@@ -114,8 +114,8 @@ class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
     that outputs are of order $\sqrt v$ whatever the widths (`isotherm.estimators.network_target` has the mathematics).
 
     Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
-    used all at every step. With more, batches of 512 make draws somewhat too wide: in a network gradient noise
-    depends on the weights, and a thermostat absorbs its average (`isotherm run network-exact` measures it).
+    used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a
+    thermostat absorbs its average; predictions come out too wide among the data and too narrow beyond (`isotherm run network-exact`).
 
     Parameters
     ----------
@@ -197,8 +197,8 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
     (`isotherm.estimators.network_target` has the mathematics).
 
     Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
-    used all at every step. With more, batches of 512 make draws somewhat too wide: in a network gradient noise
-    depends on the weights, and a thermostat absorbs its average (`isotherm run network-exact` measures it).
+    used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a
+    thermostat absorbs its average; predictions come out too wide among the data and too narrow beyond (`isotherm run network-exact`).
 
     Parameters
     ----------
