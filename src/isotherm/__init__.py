@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         shuffled_batches,
         symmetric_batches,
     )
+    from isotherm.checkpoint import CheckpointWarning
     from isotherm.collect import average, draws, moments
     from isotherm.coordinates import Dense, Diagonal, Identity, diagonal, eigenbasis
     from isotherm.diagnostics.convergence import ess, rhat
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _HOME = {
     "batches": "full_batch generated_batches independent_batches no_batches shuffled_batches "
     "symmetric_batches",
+    "checkpoint": "CheckpointWarning",
     "collect": "average draws moments",
     "coordinates": "Dense Diagonal Identity diagonal eigenbasis",
     "diagnostics.convergence": "ess rhat",

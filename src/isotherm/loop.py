@@ -9,6 +9,7 @@ From one kept draw to the next the loop carries *opened* steps (`Halves`): the e
 the next become one pass over memory.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ import numpy as np
 
 from isotherm import random
 from isotherm.batches import BatchPolicy
+from isotherm.checkpoint import Checkpoints, Keeper, Progressed, describe, digest
 from isotherm.collect import Collector, Draws, Running
 from isotherm.diagnostics.temperature import kinetic_temperature
 from isotherm.progress import make_progress
@@ -56,6 +58,8 @@ def sample(
     position_per_chain: bool = False,
     on_divergence: str = "raise",
     progress: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 60.0,
 ) -> Run:
     """Run chains of a sampler and keep what they find.
 
@@ -88,6 +92,12 @@ def sample(
         the other chains go on and marks the lost ones in `run.diverged`.
     progress
         Show a progress bar; by default if stderr is a terminal.
+    checkpoint
+        A folder to save the run in, now and then, at its end, and before Ctrl-C or SIGTERM is obeyed. The same
+        call goes on from what is there, and its result is that of a run never cut, bit for bit; with more
+        `num_draws` it goes further. A folder of another run is refused.
+    checkpoint_seconds
+        Time from one save to the next.
 
     Examples
     --------
@@ -130,12 +140,31 @@ def sample(
     program = _Program(sampler, tuple(running.items()), tuple(stacked.items()), thin)
     capacity = _capacity(program, one, num_chains, num_draws)
     host = _HostSide(sampler, state, thin, burn_in, num_chains, on_divergence)
+    done, kept, saved = 0, 0, None
+    if checkpoint is not None:
+        belongs_to = _which_run(key, sampler, batches, state, memory, thin, burn_in)
+        saved = Checkpoints(checkpoint, belongs_to)
+        if (found := saved.load(state, memory, _page_like(program, one, num_chains))) is not None:
+            done, kept = found.done, found.kept
+            state, memory = jax.tree.map(jnp.asarray, (found.state, found.memory))
+            host.pages, host.diverged = found.pages, found.diverged
+            if kept > num_draws:
+                raise ValueError(
+                    f"`{checkpoint}` has {kept} draws already, more than `num_draws` {num_draws}."
+                )
+
+    def progressed() -> Progressed:
+        return host.progressed(done, kept, state, memory, 0 if saved is None else len(saved.pages))
 
     label = f"{sampler.traits.name} x {num_chains}"
-    with make_progress(progress, burn_in + num_draws * thin, label) as bar:
+    with (
+        make_progress(progress, burn_in + num_draws * thin, label) as bar,
+        Keeper(saved, checkpoint_seconds) as keeper,
+    ):
+        bar.advance(done + kept * thin, None, None)
         pace = _Pace()
-        done, block = 0, burn_in % BURN_IN_BLOCK or BURN_IN_BLOCK  # what is left over goes first
-        while done < burn_in:
+        block = BURN_IN_BLOCK if done else burn_in % BURN_IN_BLOCK or BURN_IN_BLOCK
+        while done < burn_in:  # what is left over of whole blocks goes first
             n = pace.next((burn_in - done) // block) if done else 1
             advance = _compiled(_advance, "program")
             state, finite = advance(state, chain_keys, batches, n, block, program=program)
@@ -144,8 +173,8 @@ def sample(
             done += n * block
             bar.advance(n * block, host.temperature(state), None)
             block = BURN_IN_BLOCK
+            keeper.after_chunk(progressed)
         pace = _Pace()
-        kept = 0
         while kept < num_draws:
             n = min(pace.next(num_draws - kept), capacity)
             before = memory  # still good if this chunk is not
@@ -162,6 +191,7 @@ def sample(
             pace.took(n)
             kept += n
             bar.advance(n * thin, host.temperature(state), float(pieces[1]["step_size"][0, -1]))
+            keeper.after_chunk(progressed, last=kept == num_draws)
     return host.run(state, memory, running)
 
 
@@ -363,11 +393,41 @@ def _collect(
     return state, memory, pages, jax.vmap(_finite)(state)
 
 
-def _capacity(program: _Program, state: Any, num_chains: int, num_draws: int) -> int:
-    """How many draws fit on the device at once."""
+def _observed(program: _Program, state: Any) -> Any:
+    """Give the shapes of what is kept of a draw of one chain."""
     num_leaves = len(jax.tree.leaves(state.position))
     info = StepInfo(jnp.zeros(()), jnp.zeros(num_leaves))
-    kept = jax.tree.leaves(jax.eval_shape(program.observe, state, info))
+    return jax.eval_shape(program.observe, state, info)
+
+
+def _page_like(program: _Program, state: Any, num_chains: int) -> Any:
+    """Give the shapes of a page without draws."""
+    return jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct((num_chains, 0, *s.shape), s.dtype),
+        _observed(program, state),
+    )
+
+
+def _which_run(
+    key: Key, sampler: Sampler, batches: BatchPolicy, state: Any, memory: Any, thin: int, burn_in: int
+) -> dict[str, Any]:  # fmt: skip
+    """Say what makes a run this run, as far as it can be seen from outside."""
+    traits = sampler.traits
+    return {
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
+        "batches": [batches.policy, getattr(batches, "batch_size", None), digest(batches)],
+        "thin": thin,
+        "burn_in": burn_in,
+        "num_chains": state.step_index.shape[0],
+        "state": describe(state),
+        "collect": describe(memory),
+    }
+
+
+def _capacity(program: _Program, state: Any, num_chains: int, num_draws: int) -> int:
+    """How many draws fit on the device at once."""
+    kept = jax.tree.leaves(_observed(program, state))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in kept) * num_chains
     return max(1, min(num_draws, CHUNK_BYTES // size))
 
@@ -408,6 +468,13 @@ class _HostSide:
 
     def keep(self, page: Any) -> None:
         self.pages.append(page)
+
+    def progressed(self, done: int, kept: int, state: Any, memory: Any, saved: int) -> Progressed:
+        """Give all that a checkpoint needs; pages not saved yet become one."""
+        if len(self.pages) > saved + 1:
+            new = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *self.pages[saved:])
+            self.pages[saved:] = [new]
+        return Progressed(done, kept, self.diverged, state, memory, list(self.pages))
 
     def temperature(self, state: Any) -> float | None:
         if not hasattr(state, "momentum"):

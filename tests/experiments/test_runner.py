@@ -10,7 +10,8 @@ import pytest
 from isotherm.experiments import registry
 from isotherm.experiments.overrides import configured
 from isotherm.experiments.runner import execute
-from isotherm.report.document import FIELDS, atomically
+from isotherm.files import atomically
+from isotherm.report.document import FIELDS
 
 FAKE = '''
 """Is a fake as good as the real thing?

@@ -6,32 +6,16 @@ writes the same one again.
 """
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from isotherm.data.counts import Counts
+from isotherm.files import DRAFT, atomically
 
 _FORMAT = 1
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file that is never seen half written, not even after a power cut."""
-    draft = path.with_name(f"{path.name}.partial")
-    with draft.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # The name, too, has to reach the disk.
-        finally:
-            os.close(folder)
 
 
 class Ledger:
@@ -50,7 +34,7 @@ class Ledger:
             ledger = cls(out, _load(path))
             ledger._check(made_from)
             return ledger
-        if out.is_dir() and any(file.suffix != ".partial" for file in out.iterdir()):
+        if out.is_dir() and any(not file.name.startswith(DRAFT) for file in out.iterdir()):
             raise ValueError(
                 f"`{out}` has files but no ledger: give a folder that is new or empty."
             )
@@ -108,7 +92,8 @@ class Ledger:
     def add(self, counts: Counts, page_id: np.ndarray) -> None:
         """Write a shard; the ledger on the disk does not know of it before `advance`."""
         path = self.out / f"wiki-{len(self.entries['shards']):05d}.npz"
-        write_atomically(path, lambda file: _save_shard(file, counts, page_id))
+        with atomically(path) as draft, draft.open("wb") as file:
+            _save_shard(file, counts, page_id)
         entry = {"name": path.name, "documents": counts.num_documents}
         self.entries["shards"].append({**entry, "bytes": path.stat().st_size})
 
@@ -128,7 +113,8 @@ class Ledger:
 
     def _save(self) -> None:
         text = json.dumps(self.entries, indent=1) + "\n"
-        write_atomically(self.out / "ledger.json", lambda file: file.write(text.encode()))
+        with atomically(self.out / "ledger.json") as draft:
+            draft.write_text(text, encoding="utf-8")
 
 
 def _load(path: Path) -> dict[str, Any]:

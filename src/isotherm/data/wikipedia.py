@@ -27,9 +27,10 @@ import numpy as np
 from isotherm.data import wikidump, wikitext
 from isotherm.data.bags import read_vocabulary
 from isotherm.data.counts import stack
-from isotherm.data.ledger import Ledger, write_atomically
+from isotherm.data.ledger import Ledger
 from isotherm.data.registry import PathLike
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
+from isotherm.files import atomically
 
 Progress = Callable[[int, int], None]
 """Told after every chunk how many bytes and how many pages were read."""
@@ -127,7 +128,8 @@ def build_shards(
     ledger = Ledger.open(out, made_from)
     copy = out / "vocabulary.txt"
     if not ledger.ended:
-        write_atomically(copy, lambda file: file.write("\n".join([*words, ""]).encode()))
+        with atomically(copy) as draft:
+            draft.write_bytes("\n".join([*words, ""]).encode())
         numbers = {word: number for number, word in enumerate(words)}
         chunks = wikidump.chunks(dump, chunk_bytes, ledger.position)
         settings = Settings(numbers, header, min_tokens)

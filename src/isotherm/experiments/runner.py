@@ -19,7 +19,8 @@ from isotherm.experiments import registry
 from isotherm.experiments.contract import Experiment, Say
 from isotherm.experiments.overrides import configured
 from isotherm.experiments.shelf import Shelf
-from isotherm.report.document import atomically, strict, write_json
+from isotherm.files import atomically
+from isotherm.report.document import strict, write_json
 from isotherm.report.figures import caption, styled
 from isotherm.report.page import fragment
 

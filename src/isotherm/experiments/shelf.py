@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.report.document import atomically, write_json
+from isotherm.files import atomically
+from isotherm.report.document import write_json
 
 LABEL = "belongs-to.json"
 

@@ -2,14 +2,12 @@
 
 import json
 import math
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from isotherm.files import atomically
 
 FIELDS = frozenset(
     "name title description paper config smoke seed versions machine started wall_time_seconds "
@@ -61,12 +59,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(f"`{path}` is not a result of isotherm: it lacks {', '.join(missing)}.")
     return document
-
-
-@contextmanager
-def atomically(path: Path) -> Iterator[Path]:
-    """Give a draft to write, which takes the place of `path` once it is complete."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".draft-") as folder:
-        draft = Path(folder) / path.name
-        yield draft
-        os.replace(draft, path)

@@ -7,8 +7,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from isotherm.files import atomically
 from isotherm.report import text
-from isotherm.report.document import atomically, read_json
+from isotherm.report.document import read_json
 from isotherm.report.svg import inline_svg
 
 

@@ -1,0 +1,244 @@
+"""Checkpoints of a run: all that determines its future, in files that hold no code.
+
+A folder belongs to one run. It has
+
+- `run.json`: which run that is (keys, counts, sampler, data, shapes); another one is refused, and told why;
+- `page-00000.npz`, …: kept draws and statistics, each page written once;
+- `state-00000.npz`: state and running collectors, and `state-00000.json`: how far that is, which pages belong to
+  it, and the sha256 of all of them. The last two are kept.
+
+Every file is written under another name, forced to the disk and renamed; the small one that tells of the others comes
+last. A file that is cut or changed is found by its checksum, and the checkpoint before it is taken.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from isotherm.files import atomically
+from isotherm.tree import leaf_names
+
+FORMAT, KEPT = 1, 2
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and an older one was taken."""
+
+
+class Progressed(NamedTuple):
+    """How far a run is, and all that it needs to go on."""
+
+    done: int
+    """Steps of burn-in."""
+    kept: int
+    """Draws."""
+    diverged: np.ndarray
+    state: Any
+    memory: Any
+    pages: list[Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run in a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str], run: Mapping[str, Any]) -> None:
+        self.folder, self.pages = Path(folder), []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        label = json.loads(json.dumps({"format": FORMAT, **run}))
+        path = self.folder / "run.json"
+        if path.exists():
+            _refuse_another(path, label)
+        else:
+            _write_json(path, label)
+
+    def load(self, state: Any, memory: Any, page: Any) -> Progressed | None:
+        """Give the latest checkpoint that is whole, in trees like these; nothing if there is none."""
+        trouble = None
+        for path in sorted(self.folder.glob("state-*.json"), reverse=True):
+            try:
+                found = self._read(path, state, memory, page)
+            except (OSError, ValueError, KeyError) as error:
+                trouble = f"{path.stem}: {error}"
+                continue
+            if trouble:
+                warnings.warn(
+                    f"`{self.folder}`, {trouble} Going on from {path.stem}, {found.kept} draws.",
+                    CheckpointWarning,
+                    stacklevel=3,
+                )
+            return found
+        if trouble:
+            raise ValueError(f"No checkpoint in `{self.folder}` is whole. {trouble}")
+        return None
+
+    def save(self, progressed: Progressed) -> None:
+        """Write new pages and the state; forget all but the last two states."""
+        for number in range(len(self.pages), len(progressed.pages)):
+            page = self.folder / f"page-{number:05d}.npz"
+            self.pages.append(_write_arrays(page, progressed.pages[number]))
+        number = 1 + max(self._numbers(), default=-1)
+        arrays = (progressed.state, progressed.memory, progressed.diverged)
+        _write_arrays(state := self.folder / f"state-{number:05d}.npz", arrays)
+        told = {
+            "done": progressed.done,
+            "kept": progressed.kept,
+            "state": _identity(state),
+            "pages": self.pages,
+        }
+        _write_json(state.with_suffix(".json"), told)
+        for old in sorted(self._numbers())[:-KEPT]:
+            for suffix in (".json", ".npz"):
+                (self.folder / f"state-{old:05d}{suffix}").unlink(missing_ok=True)
+
+    def _numbers(self) -> list[int]:
+        return [int(path.stem.split("-")[1]) for path in self.folder.glob("state-*.json")]
+
+    def _read(self, path: Path, state: Any, memory: Any, page: Any) -> Progressed:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        pages = [_read_arrays(self.folder, one, page, rows=True) for one in told["pages"]]
+        diverged = np.zeros(jax.tree.leaves(state)[0].shape[0], bool)
+        state, memory, diverged = _read_arrays(
+            self.folder, told["state"], (state, memory, diverged)
+        )
+        self.pages = list(told["pages"])
+        return Progressed(told["done"], told["kept"], diverged, state, memory, pages)
+
+
+def describe(tree: Any) -> dict[str, str]:
+    """Name the leaves of a tree, with their shapes and types."""
+    leaves = jax.tree.leaves(tree)
+    return {
+        name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
+        for name, leaf in zip(leaf_names(tree), leaves, strict=True)
+    }
+
+
+def digest(data: Any) -> str:
+    """Tell data apart by their shapes and a thousand of their rows."""
+    total = sha256()
+    for leaf in jax.tree.leaves(data):
+        rows = np.asarray(leaf[:: max(1, len(leaf) // 1000)]) if np.ndim(leaf) else np.asarray(leaf)
+        total.update(f"{leaf.dtype}{np.shape(leaf)}".encode() + rows.tobytes())
+    return total.hexdigest()[:16]
+
+
+def _refuse_another(path: Path, label: dict[str, Any]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`{path}` is damaged: {error}.") from error
+    for name in dict.fromkeys([*label, *found]):
+        ours, theirs = label.get(name), found.get(name)
+        if ours != theirs:
+            if isinstance(ours, dict) and isinstance(theirs, dict):
+                name, ours, theirs = next(
+                    (f"{name}, {leaf}", ours.get(leaf), theirs.get(leaf))
+                    for leaf in sorted({*ours, *theirs})
+                    if ours.get(leaf) != theirs.get(leaf)
+                )
+            raise ValueError(
+                f"`{path.parent}` is the checkpoint of another run: {name} was {theirs}, now it is "
+                f"{ours}. Give the same, or another folder."
+            )
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    with atomically(path) as draft:
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_arrays(path: Path, tree: Any) -> dict[str, Any]:
+    """Write the leaves of a tree, as bytes if NumPy's format does not know their type."""
+    arrays = {}
+    for i, leaf in enumerate(jax.tree.leaves(tree)):
+        array = np.asarray(leaf)
+        arrays[f"leaf{i}"] = array.view(np.uint8) if array.dtype.kind == "V" else array
+    with atomically(path) as draft, draft.open("wb") as file:
+        np.savez(file, **arrays)
+    return _identity(path)
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": _checksum(path)}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        total = sha256()
+        while block := file.read(2**20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _read_arrays(folder: Path, identity: Mapping[str, Any], like: Any, rows: bool = False) -> Any:
+    """Read the leaves of a tree; `rows` lets the second axis, that of draws, have any length."""
+    path = folder / str(identity["name"])
+    if path.stat().st_size != identity["bytes"] or _checksum(path) != identity["sha256"]:
+        raise ValueError(f"{path.name} was cut or changed: its sha256 is not the one written down.")
+    leaves, structure = jax.tree.flatten(like)
+    names = leaf_names(like)
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        if len(arrays.files) != len(leaves):
+            raise ValueError(f"{path.name} has {len(arrays.files)} arrays, not {len(leaves)}.")
+        read = [arrays[f"leaf{i}"] for i in range(len(leaves))]
+    return jax.tree.unflatten(structure, list(_fitted(read, leaves, names, rows)))
+
+
+def _fitted(read: Sequence[np.ndarray], leaves: Sequence[Any], names: Sequence[str], rows: bool):
+    for array, leaf, name in zip(read, leaves, names, strict=True):
+        dtype = np.dtype(leaf.dtype)
+        array = array.view(dtype) if dtype.kind == "V" else array
+        cut = (lambda shape: (shape[:1], shape[2:])) if rows else (lambda shape: shape)
+        if array.dtype != dtype or cut(array.shape) != cut(tuple(leaf.shape)):
+            raise ValueError(f"`{name}` is {array.dtype}{list(array.shape)}, which does not fit.")
+        yield array
+
+
+class Keeper:
+    """Saves a run now and then, at its end, and before it obeys Ctrl-C or SIGTERM.
+
+    While it is entered, a signal is not obeyed at once but after the chunk that runs: then the run is saved,
+    and `KeyboardInterrupt` says how to go on. A second signal stops at once.
+    """
+
+    def __init__(self, checkpoints: Checkpoints | None, seconds: float) -> None:
+        self.checkpoints, self.seconds, self.asked = checkpoints, seconds, False
+        self.saved, self.before = time.monotonic(), {}
+
+    def __enter__(self) -> "Keeper":
+        if self.checkpoints is not None and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def after_chunk(self, progressed: Callable[[], Progressed], *, last: bool = False) -> None:
+        """Save if it is time."""
+        if self.checkpoints is None:
+            return
+        due = last or self.asked or time.monotonic() - self.saved > self.seconds
+        if due:
+            self.checkpoints.save(progressed())
+            self.saved = time.monotonic()
+        if self.asked and not last:
+            raise KeyboardInterrupt(
+                f"Stopped and saved in `{self.checkpoints.folder}`; the same call goes on from there."
+            )
