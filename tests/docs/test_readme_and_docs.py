@@ -18,6 +18,7 @@ import jax
 import pytest
 
 import isotherm
+import wikis
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -109,6 +110,10 @@ def test_commands_work(command, runs):
     if verb == "run":
         smoke = [] if "--smoke" in arguments else ["--smoke"]
         arguments = [*arguments, *smoke, "--out", str(runs)]
+    elif arguments[:1] == ["build-wiki"]:  # a dump of its own, instead of tens of gigabytes
+        wikis.write(runs, "toy.xml.bz2", wikis.toy_pages())
+        arguments = [*arguments[:1], str(runs / "toy.xml.bz2"), "--vocab", str(runs / "words.txt")]
+        arguments += ["--out", str(runs / "wiki"), "--min-tokens", "2"]
     elif verb == "report":
         arguments = [str(runs)]
         if not list(runs.glob("*/result.json")):  # this test was asked for alone

@@ -237,9 +237,10 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
     Examples
     --------
     >>> import numpy as np
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> model = BayesianMLPRegressor((10,), num_draws=50, random_state=0).fit(x, np.sin(3 * x[:, 0]))
-    >>> mean, sd = model.predict(np.array([[0.0], [3.0]]), return_std=True)
+    >>> x = np.linspace(-1, 1, 50)[:, None]
+    >>> y = np.sin(3 * x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=50)
+    >>> model = BayesianMLPRegressor((12,), num_draws=50, num_chains=2, random_state=0).fit(x, y)
+    >>> mean, sd = model.predict(np.array([[0.0], [4.0]]), return_std=True)
     >>> bool(sd[1] > 3 * sd[0])
     True
     """
