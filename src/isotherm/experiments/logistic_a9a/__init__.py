@@ -108,11 +108,11 @@ class Config:
 
 
 SMOKE = Config(
-    samplers=("mSGNHT-S", "mSGNHT-E", "SGHMC-S"), num_rows=3000, num_seeds=2,
+    samplers=("mSGNHT-S", "mSGNHT-E"), num_rows=3000, num_seeds=2,
     map_step_sizes=(1e-4, 1e-3, 1e-2, 1e-1), map_diffusions=(1, 10, 100), map_seeds=1,
     fine_step_sizes=_decades(1e-3, 0.1, 4), lifetimes=(1000,), variational_step_sizes=(1.0,),
     validation_seeds=1, curve_seeds=1, reference_chains=8, reference_draws=600,
-    posterior_steps=5000, posterior_chains=4, posterior_cases=4,
+    posterior_steps=5000, posterior_chains=4, posterior_cases=2,
 )  # fmt: skip
 
 
