@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isotherm.files import atomically
+from isotherm.files import atomically, checksum, write_json
 from isotherm.tree import leaf_names
 
 FORMAT, KEPT = 1, 2
@@ -59,7 +59,7 @@ class Checkpoints:
         if path.exists():
             _refuse_another(path, label)
         else:
-            _write_json(path, label)
+            write_json(path, label)
 
     def load(self, state: Any, memory: Any, page: Any) -> Progressed | None:
         """Give the latest checkpoint that is whole, in trees like these; nothing if there is none."""
@@ -88,14 +88,14 @@ class Checkpoints:
             self.pages.append(_write_arrays(page, progressed.pages[number]))
         number = 1 + max(self._numbers(), default=-1)
         arrays = (progressed.state, progressed.memory, progressed.diverged)
-        _write_arrays(state := self.folder / f"state-{number:05d}.npz", arrays)
+        state = self.folder / f"state-{number:05d}.npz"
         told = {
             "done": progressed.done,
             "kept": progressed.kept,
-            "state": _identity(state),
+            "state": _write_arrays(state, arrays),
             "pages": self.pages,
         }
-        _write_json(state.with_suffix(".json"), told)
+        write_json(state.with_suffix(".json"), told)
         for old in sorted(self._numbers())[:-KEPT]:
             for suffix in (".json", ".npz"):
                 (self.folder / f"state-{old:05d}{suffix}").unlink(missing_ok=True)
@@ -152,38 +152,21 @@ def _refuse_another(path: Path, label: dict[str, Any]) -> None:
             )
 
 
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    with atomically(path) as draft:
-        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
 def _write_arrays(path: Path, tree: Any) -> dict[str, Any]:
-    """Write the leaves of a tree, as bytes if NumPy's format does not know their type."""
+    """Write the leaves of a tree, as bytes if NumPy's format does not know their type; tell the file's checksum."""
     arrays = {}
     for i, leaf in enumerate(jax.tree.leaves(tree)):
         array = np.asarray(leaf)
         arrays[f"leaf{i}"] = array.view(np.uint8) if array.dtype.kind == "V" else array
     with atomically(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)
-    return _identity(path)
-
-
-def _identity(path: Path) -> dict[str, Any]:
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": _checksum(path)}
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        total = sha256()
-        while block := file.read(2**20):
-            total.update(block)
-    return total.hexdigest()
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": checksum(path)}
 
 
 def _read_arrays(folder: Path, identity: Mapping[str, Any], like: Any, rows: bool = False) -> Any:
     """Read the leaves of a tree; `rows` lets the second axis, that of draws, have any length."""
     path = folder / str(identity["name"])
-    if path.stat().st_size != identity["bytes"] or _checksum(path) != identity["sha256"]:
+    if path.stat().st_size != identity["bytes"] or checksum(path) != identity["sha256"]:
         raise ValueError(f"{path.name} was cut or changed: its sha256 is not the one written down.")
     leaves, structure = jax.tree.flatten(like)
     names = leaf_names(like)
@@ -230,13 +213,12 @@ class Keeper:
             raise KeyboardInterrupt
         self.asked = True
 
-    def after_chunk(self, progressed: Callable[[], Progressed], *, last: bool = False) -> None:
-        """Save if it is time."""
+    def after_chunk(self, progressed: Callable[[int], Progressed], *, last: bool = False) -> None:
+        """Save if it is time; `progressed` is told how many pages are saved already."""
         if self.checkpoints is None:
             return
-        due = last or self.asked or time.monotonic() - self.saved > self.seconds
-        if due:
-            self.checkpoints.save(progressed())
+        if last or self.asked or time.monotonic() - self.saved > self.seconds:
+            self.checkpoints.save(progressed(len(self.checkpoints.pages)))
             self.saved = time.monotonic()
         if self.asked and not last:
             raise KeyboardInterrupt(

@@ -1,10 +1,13 @@
 """Files that are there as a whole or not at all."""
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 DRAFT = ".draft-"
 """How the folder of a file in the making begins; a killed process leaves it behind, and nobody reads it."""
@@ -20,6 +23,18 @@ def atomically(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
         if os.name == "posix":
             _force_to_disk(path.parent)  # the name, too, has to reach the disk
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a small document as a whole."""
+    with atomically(path) as draft:
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def checksum(path: Path) -> str:
+    """Compute the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _force_to_disk(path: Path) -> None:

@@ -153,8 +153,8 @@ def sample(
                     f"`{checkpoint}` has {kept} draws already, more than `num_draws` {num_draws}."
                 )
 
-    def progressed() -> Progressed:
-        return host.progressed(done, kept, state, memory, 0 if saved is None else len(saved.pages))
+    def progressed(num_saved: int) -> Progressed:
+        return host.progressed(done, kept, state, memory, num_saved)
 
     label = f"{sampler.traits.name} x {num_chains}"
     with (
@@ -162,11 +162,12 @@ def sample(
         Keeper(saved, checkpoint_seconds) as keeper,
     ):
         bar.advance(done + kept * thin, None, None)
+        advance = _compiled(_advance, "program")
+        collect_chunk = _compiled(_collect, "program", "capacity")
         pace = _Pace()
         block = BURN_IN_BLOCK if done else burn_in % BURN_IN_BLOCK or BURN_IN_BLOCK
         while done < burn_in:  # what is left over of whole blocks goes first
             n = pace.next((burn_in - done) // block) if done else 1
-            advance = _compiled(_advance, "program")
             state, finite = advance(state, chain_keys, batches, n, block, program=program)
             host.check(state, finite, done, done + n * block)
             pace.took(n)
@@ -178,7 +179,6 @@ def sample(
         while kept < num_draws:
             n = min(pace.next(num_draws - kept), capacity)
             before = memory  # still good if this chunk is not
-            collect_chunk = _compiled(_collect, "program", "capacity")
             state, memory, pieces, finite = collect_chunk(
                 state, memory, chain_keys, batches, n, program=program, capacity=capacity
             )
@@ -336,8 +336,8 @@ def _finite(state: Any) -> jax.Array:
 def compiler_options() -> dict[str, int]:
     """Say what XLA should know when it compiles a chain: on a CPU, to use the widest vectors there are.
 
-    For `jax.jit(..., compiler_options=...)` around `chain`; `sample` does it by itself. With AVX-512 a step of
-    mSGNHT-S on a network of half a million weights takes 15 % less time (30 % with Gaussian noise).
+    For `jax.jit(..., compiler_options=...)` around `chain`; `sample` does it by itself. It pays where noise and
+    thermostat are a good part of a step (`benchmarks/networks.py` has SGD compiled both ways).
     """
     return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
 
@@ -451,6 +451,11 @@ class _Pace:
         self.size = int(min(max(wanted, 1), 16 * num))
 
 
+def _one_page(pages: list[Any]) -> Any:
+    """Put pages of draws, (chain, draw, …), one behind the other."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pages)
+
+
 class _HostSide:
     """What stays in Python: pages of draws, the look for divergence, the result."""
 
@@ -469,11 +474,12 @@ class _HostSide:
     def keep(self, page: Any) -> None:
         self.pages.append(page)
 
-    def progressed(self, done: int, kept: int, state: Any, memory: Any, saved: int) -> Progressed:
+    def progressed(
+        self, done: int, kept: int, state: Any, memory: Any, num_saved: int
+    ) -> Progressed:
         """Give all that a checkpoint needs; pages not saved yet become one."""
-        if len(self.pages) > saved + 1:
-            new = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *self.pages[saved:])
-            self.pages[saved:] = [new]
+        if len(self.pages) > num_saved:
+            self.pages[num_saved:] = [_one_page(self.pages[num_saved:])]
         return Progressed(done, kept, self.diverged, state, memory, list(self.pages))
 
     def temperature(self, state: Any) -> float | None:
@@ -514,7 +520,7 @@ class _HostSide:
         """Put everything together."""
         kept, stats = {}, {}
         if self.pages:
-            kept, stats = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *self.pages)
+            kept, stats = _one_page(self.pages)
         collected = dict(kept)
         for name, collector in running.items():
             collected[name] = jax.tree.map(np.asarray, collector.result(memory[name]))

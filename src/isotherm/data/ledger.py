@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from isotherm.data.counts import Counts
-from isotherm.files import DRAFT, atomically
+from isotherm.files import DRAFT, atomically, write_json
 
 _FORMAT = 1
 
@@ -112,9 +112,7 @@ class Ledger:
         self._save()
 
     def _save(self) -> None:
-        text = json.dumps(self.entries, indent=1) + "\n"
-        with atomically(self.out / "ledger.json") as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_json(self.out / "ledger.json", self.entries)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ $\theta = c + M q$ the momentum lives in $q$: the position drifts by $M p$, the 
 $M^\top \hat g$, and nothing else changes. The position is always shown as the user wrote it.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -105,6 +106,7 @@ def langevin(
     space = as_coordinates(coordinates)
     noiseless = isinstance(diffusion, int | float) and diffusion == 0
     strength = diffusion * temperature
+    gradient = partial(evaluate, grad_fn)
 
     def init(position: ArrayTree, key: Key) -> LangevinState:
         position = as_position(position)
@@ -162,9 +164,6 @@ def langevin(
         state = travel(word.segments[last], key, state, force)
         kept = _like(state.force, force) if word.carries_gradient else None
         return state._replace(force=kept, step_index=state.step_index + 1), info
-
-    def gradient(position: ArrayTree, batch: Batch) -> ArrayTree:
-        return evaluate(grad_fn, position, batch)
 
     def step(key: Key, state: LangevinState, batch: Batch) -> tuple[LangevinState, StepInfo]:
         state = open_(key, state)

@@ -1,6 +1,7 @@
 """Samplers without momentum: the gradient is wanted where the chain stands."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from isotherm.gradients import evaluate
@@ -14,13 +15,11 @@ def overdamped(
     traits: Traits,
 ) -> Sampler:
     """Make a sampler of `update(key, state, grads) -> (state, info)`."""
+    gradient = partial(evaluate, grad_fn)
 
     def open_(key: Key, state: Any) -> Any:
         del key
         return state
-
-    def gradient(position: ArrayTree, batch: Batch) -> ArrayTree:
-        return evaluate(grad_fn, position, batch)
 
     def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
         return update(key, state, gradient(state.position, batch))

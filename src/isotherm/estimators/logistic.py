@@ -1,6 +1,6 @@
 """Bayesian logistic regression, binary and multinomial, with scikit-learn's interface."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -113,23 +113,6 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         self.batch_size = batch_size
         self.random_state = random_state
         self.verbose = verbose
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Go on with the chains, for more draws or with more data.
-
-        The same rows as in the last call give `num_draws` more draws of the same posterior: the
-        result is that of one longer run, bit for bit. Other rows join those given before. The chains
-        move on from where they are to the posterior given all rows, and the draws of the old one are
-        dropped. Without a fit before, this is `fit`.
-
-        Parameters
-        ----------
-        X, y
-            As in `fit`.
-        classes
-            All labels there will ever be, in the first call; by default those in its `y`.
-        """
-        return self._learn(X, y, fresh=not self.__sklearn_is_fitted__(), classes=classes)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Compute the probability of each class, averaged over draws: (rows, classes)."""

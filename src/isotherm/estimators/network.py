@@ -1,6 +1,6 @@
 """Bayesian feed-forward networks, with scikit-learn's interface."""
 
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,6 @@ from isotherm.models.networks import ACTIVATIONS
 from isotherm.prediction import predictive
 from isotherm.runs import Run
 
-LONGEST_THINNING, LONGEST_BURN_IN = 100, 5000
-"""Steps; by default no more than these, however short a step."""
 WATCHED_ROWS = 50
 
 
@@ -27,6 +25,8 @@ class _BayesianMLP(ThermostatEstimator):
     activation: str
     batch_size: int | None
     _shape: Shape
+    _longest_thinning, _longest_burn_in = 100, 5000
+    """With a short step, time is cut to what can be afforded."""
 
     def __init__(
         self,
@@ -85,11 +85,6 @@ class _BayesianMLP(ThermostatEstimator):
 
     def _standardised(self, X: np.ndarray) -> np.ndarray:
         return (X - self._center) / self._unit
-
-    def _sample(self, target: Any, state: Any, burn_in: int | None, **limits: int) -> Run:
-        """Run chains; with a short step, time is cut to what can be afforded."""
-        limits |= {"longest_thinning": LONGEST_THINNING, "longest_burn_in": LONGEST_BURN_IN}
-        return super()._sample(target, state, burn_in, **limits)
 
     def _watched(self, run: Run) -> Any:
         """Watch outputs of some rows: weights of a network mean nothing by themselves."""
@@ -164,21 +159,6 @@ class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
         """Compute the probability of each class, averaged over draws: (rows, classes)."""
         probabilities = np.asarray(self._average(X), np.float64)
         return probabilities / probabilities.sum(1, keepdims=True)
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Go on with the chains, for more draws or with more data.
-
-        The same rows as in the last call give `num_draws` more draws, those of one longer run, bit for bit. Other rows
-        join those given before, and the chains move on from where they are. Without a fit before, this is `fit`.
-
-        Parameters
-        ----------
-        X, y
-            As in `fit`.
-        classes
-            All labels there will ever be, in the first call; by default those in its `y`.
-        """
-        return self._learn(X, y, fresh=not self.__sklearn_is_fitted__(), classes=classes)
 
     def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
         X, y = validate_data(self, X, y, dtype=np.float64, reset=fresh)

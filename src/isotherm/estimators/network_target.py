@@ -27,7 +27,7 @@ from isotherm.batches import BatchPolicy, full_batch, independent_batches
 from isotherm.estimators.sampler import DIFFUSION, THERMOSTAT_MASS, Draws
 from isotherm.gradients import MinibatchGradient, minibatch_gradient
 from isotherm.loop import chain
-from isotherm.models.networks import ACTIVATIONS
+from isotherm.models.networks import ACTIVATIONS, categorical_log_likelihood
 from isotherm.samplers.msgnht import msgnht
 from isotherm.types import Key
 
@@ -70,8 +70,7 @@ class Shape(NamedTuple):
         x, y = batch
         outputs = self.apply(position, x)
         if self.classes:
-            label = y.astype(jnp.int32)[:, None]
-            return jnp.take_along_axis(jax.nn.log_softmax(outputs), label, axis=1)[:, 0]
+            return categorical_log_likelihood(outputs, y)
         log_noise = position[-1]
         return -0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise
 
@@ -127,16 +126,16 @@ def network_target(
     batches = full_batch(rows) if size >= len(y) else independent_batches(rows, size)
     gradient, walk = _compiled(shape, len(y))
     position = 0.3 * random.gaussian(random.fold(key, 0), jnp.zeros(shape.dimension))
-    largest = float(len(y))
+    measured: list[float] = []
     for i in range(1, ROUNDS + 1):
-        h = STEP * largest**-0.5
+        h = STEP * max(measured, default=len(y)) ** -0.5
         position, stiffness = walk(random.fold(key, i), position, jnp.float32(h), batches)
-        largest = max(largest if i > 1 else 0.0, float(stiffness))
-        if not np.isfinite(largest):
+        measured.append(float(stiffness))
+        if not np.isfinite(measured[-1]):
             raise FloatingPointError(
                 "The walk into the posterior diverged. Look for absurd values in the data, or lower `prior_variance`."
             )
-    return NetworkTarget(shape, gradient, batches, _rounded(STEP * largest**-0.5))
+    return NetworkTarget(shape, gradient, batches, _rounded(STEP * max(measured) ** -0.5))
 
 
 def _rounded(h: float) -> float:

@@ -18,6 +18,8 @@ from isotherm.types import GradFn, Key, Sampler
 
 DIFFUSION, THERMOSTAT_MASS = 1.0, 10.0
 THINNING_TIME, BURN_IN_TIME = 2.0, 50.0
+LONGEST = 2**31 - 1
+"""Steps; as good as no bound."""
 
 
 Draws = dict[str, np.ndarray]
@@ -66,8 +68,8 @@ def run_chains(
     burn_in: int | None = None,
     state: Any = None,
     verbose: bool = False,
-    longest_thinning: int | None = None,
-    longest_burn_in: int | None = None,
+    longest_thinning: int = LONGEST,
+    longest_burn_in: int = LONGEST,
 ) -> Run:
     """Run chains from the origin, or go on from a state.
 
@@ -82,9 +84,10 @@ def run_chains(
     longest_thinning, longest_burn_in
         Steps; bounds on the defaults.
     """
-    thin = _steps(THINNING_TIME / target.step_size, longest_thinning) if thin is None else thin
+    if thin is None:
+        thin = min(max(1, round(THINNING_TIME / target.step_size)), longest_thinning)
     if burn_in is None:
-        burn_in = _steps(BURN_IN_TIME / target.step_size, longest_burn_in)
+        burn_in = min(round(BURN_IN_TIME / target.step_size), longest_burn_in)
     return sample(
         key,
         _sampler(target.gradient, target.step_size),
@@ -97,10 +100,6 @@ def run_chains(
         state=state,
         progress=verbose,
     )
-
-
-def _steps(wanted: float, most: int | None) -> int:
-    return max(1, round(wanted)) if most is None else min(max(1, round(wanted)), most)
 
 
 @lru_cache(maxsize=64)

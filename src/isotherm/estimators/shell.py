@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.axes import Axes, Columns, principal_axes
-from isotherm.estimators.sampler import Draws, Target, run_chains
+from isotherm.estimators.sampler import LONGEST, Draws, Target, run_chains
 from isotherm.runs import Run, Summary
 
 MOST_NUMBERS = 10_000
@@ -49,6 +49,8 @@ class ThermostatEstimator(BaseEstimator, ABC):
     _data: Any
     _target: Target
     _rows: str
+    _longest_thinning = _longest_burn_in = LONGEST
+    """Bounds on what is chosen if `thin` and `burn_in` are not given."""
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
@@ -160,7 +162,7 @@ class ThermostatEstimator(BaseEstimator, ABC):
         here = target.locate({name: draws[:, -1] for name, draws in self.draws_.items()})
         return self._run.state._replace(position=jnp.asarray(here, jnp.float32))
 
-    def _sample(self, target: Target, state: Any, burn_in: int | None, **limits: int) -> Run:
+    def _sample(self, target: Target, state: Any, burn_in: int | None) -> Run:
         return run_chains(
             jax.random.key(self._seed),
             target,
@@ -170,7 +172,8 @@ class ThermostatEstimator(BaseEstimator, ABC):
             burn_in=burn_in,
             state=state,
             verbose=bool(self.verbose),
-            **limits,
+            longest_thinning=self._longest_thinning,
+            longest_burn_in=self._longest_burn_in,
         )
 
 
@@ -183,6 +186,24 @@ class LabelledRows:
         """Give the most probable class of each row."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]  # type: ignore[attr-defined]
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Go on with the chains, for more draws or with more data.
+
+        The same rows as in the last call give `num_draws` more draws of the same posterior: the
+        result is that of one longer run, bit for bit. Other rows join those given before. The chains
+        move on from where they are to the posterior given all rows, and the draws of the old one are
+        dropped. Without a fit before, this is `fit`.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+        classes
+            All labels there will ever be, in the first call; by default those in its `y`.
+        """
+        fresh = not self.__sklearn_is_fitted__()  # type: ignore[attr-defined]
+        return self._learn(X, y, fresh=fresh, classes=classes)  # type: ignore[attr-defined]
 
     def _numbered(self, y: Any, fresh: bool, classes: Any) -> np.ndarray:
         """Check labels, and give the number of each among all classes."""

@@ -66,8 +66,7 @@ class Network:
         x, y = batch
         outputs = self.apply(position, x)
         if self.likelihood == "categorical":
-            scores = jax.nn.log_softmax(outputs)
-            return jnp.take_along_axis(scores, y.astype(jnp.int32)[:, None], axis=1)[:, 0]
+            return categorical_log_likelihood(outputs, y)
         residual = (y.reshape(outputs.shape) - outputs) / self.noise_sd
         constant = jnp.log(2 * jnp.pi * self.noise_sd**2)
         return -0.5 * jnp.sum(residual**2 + constant, axis=-1)
@@ -80,6 +79,12 @@ class Network:
     def gradient(self, data_size: int) -> MinibatchGradient:
         """Build the minibatch gradient of the log posterior of `data_size` rows."""
         return minibatch_gradient(self.log_likelihood, self.log_prior, data_size)
+
+
+def categorical_log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Evaluate the log probability of the label of each row."""
+    scores = jax.nn.log_softmax(logits)
+    return jnp.take_along_axis(scores, labels.astype(jnp.int32)[:, None], axis=1)[:, 0]
 
 
 def mlp(

@@ -26,6 +26,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.files import atomically
 from isotherm.models.hmc import hmc, logistic_hill
 from isotherm.models.polya_gamma import PolyaGammaGibbs
 
@@ -442,7 +443,5 @@ def _store(path: Path | None, key: str, draws: np.ndarray, settings: dict[str, A
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as stream:
+    with atomically(path) as draft, draft.open("wb") as stream:
         np.savez(stream, draws=draws, key=np.array(key), settings=np.array(json.dumps(settings)))
-    os.replace(part, path)

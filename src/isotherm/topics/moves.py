@@ -148,26 +148,27 @@ class SamplerMove:
 
     def open(self, seed: int, state: Any) -> Opened:
         """Go to where the gradient is wanted."""
-        inside, topics, rows, finite = _open(_noise_key(seed), state, move=self)
+        inside, topics, rows, finite = _open(noise_key(seed), state, move=self)
         return Opened((inside, topics), np.array(rows), bool(finite))
 
     def close(self, seed: int, opened: Opened, counts: np.ndarray, scale: float) -> Any:
         """Finish the step."""
         inside, topics = opened.inside
-        return _close(_noise_key(seed), inside, topics, counts, np.float32(scale), move=self)
+        return _close(noise_key(seed), inside, topics, counts, np.float32(scale), move=self)
 
     def topics(self, state: Any) -> np.ndarray:
         """Give the topics of a state."""
         return np.asarray(_topics(state.position, form=self.form))
 
 
-def _noise_key(seed: int) -> Key:
-    return _fold_noise(np.uint32(seed & 0xFFFFFFFF))
+def noise_key(seed: int, stream: int = 0) -> Key:
+    """Give the key of a move's noise; moves of one chain take streams of their own."""
+    return _fold_noise(np.uint32(seed & 0xFFFFFFFF), stream)
 
 
 @jax.jit
-def _fold_noise(seed: jax.Array) -> Key:
-    return random.fold(jax.random.key(seed), 0)
+def _fold_noise(seed: jax.Array, stream: int) -> Key:
+    return random.fold(jax.random.key(seed), stream)
 
 
 @partial(jax.jit, static_argnames="move")

@@ -115,12 +115,7 @@ class DPFAChain:
 
     def step(self, batch: Corpus) -> None:
         """Learn from a batch."""
-        if batch.num_words != self.model.num_words:
-            raise ValueError(
-                f"`batch` has {batch.num_words} words, the model {self.model.num_words}."
-            )
-        if len(batch) == 0:
-            raise ValueError("`batch` has no documents.")
+        self.model.require_documents("batch", batch)
         topics = self.topics_move.open(self.seed, self.topics_state)
         if not topics.finite:
             raise TopicsDivergedError(self.topics_move.name, self.num_batches)
@@ -139,8 +134,7 @@ class DPFAChain:
             "threads": self.threads,
         }
         found = documents.sweep(prepared, batch, **self.settings, **settings)
-        counts = np.zeros((self.model.num_words, self.model.num_topics), np.float32)
-        counts[found.words] = found.word_counts
+        counts = found.all_word_counts(self.model.num_words)
         scale = self.data_size / len(batch)
         self.topics_state = self.topics_move.close(self.seed, topics, counts, scale)
         self.network_state = self.network_move.close(

@@ -63,6 +63,12 @@ class Swept(NamedTuple):
     state: State
     """Where the last sweep ended."""
 
+    def all_word_counts(self, num_words: int) -> np.ndarray:
+        """Lay the counts out for all words, (words, topics), float32."""
+        counts = np.zeros((num_words, self.word_counts.shape[1]), np.float32)
+        counts[self.words] = self.word_counts
+        return counts
+
     def on_rates(self) -> np.ndarray:
         """Compute the share of units that are on, one number per layer."""
         return np.array([layer.mean() for layer in self.units])

@@ -96,12 +96,7 @@ class DPFAFilter:
 
     def step(self, batch: Corpus) -> None:
         """Learn from a batch."""
-        if batch.num_words != self.model.num_words:
-            raise ValueError(
-                f"`batch` has {batch.num_words} words, the model {self.model.num_words}."
-            )
-        if len(batch) == 0:
-            raise ValueError("`batch` has no documents.")
+        self.model.require_documents("batch", batch)
         rng = counter.generator(self.seed, "rates", self.num_batches)
         local, present, mean, found = None, None, self._nothing(), None
         share = 1 / (self.rounds - self.burn_in)
@@ -122,8 +117,7 @@ class DPFAFilter:
         self.documents_seen += len(batch)
 
     def _sums(self, rng: np.random.Generator, found: documents.Swept) -> Sums:
-        words = np.zeros((self.model.num_words, self.model.num_topics))
-        words[found.words] = found.word_counts
+        words = found.all_word_counts(self.model.num_words).astype(float)
         units, network = tuple(x[0] for x in found.units), Network(*self.current[1:3])
         counts = found.counts[0]
         return Sums(

@@ -57,10 +57,7 @@ class DPFAGibbs:
         threads: int = 1,
         parameters: Parameters | None = None,
     ) -> None:
-        if corpus.num_words != model.num_words:
-            raise ValueError(f"`corpus` has {corpus.num_words} words, the model {model.num_words}.")
-        if len(corpus) == 0:
-            raise ValueError("`corpus` has no documents.")
+        model.require_documents("corpus", corpus)
         documents.keep_places(sweeps, 0, 1)
         self.model, self.corpus, self.sweeps = model, corpus, sweeps
         self.seed, self.threads, self.num_sweeps = seed, threads, 0
@@ -80,8 +77,7 @@ class DPFAGibbs:
             state=self.local, threads=self.threads,
         )  # fmt: skip
         rng = counter.generator(self.seed, "rates", self.num_sweeps)
-        counts = np.zeros((self.model.num_words, self.model.num_topics))
-        counts[found.words] = found.word_counts
+        counts = found.all_word_counts(self.model.num_words).astype(float)
         old, units = self.current, tuple(x[0] for x in found.units)
         network = Network(old.weights, old.biases)
         network = conjugate.draw_network(rng, conjugate.draw_moments(rng, network, units))

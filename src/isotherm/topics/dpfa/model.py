@@ -126,6 +126,13 @@ class DPFA:
         """$L$, the number of binary layers."""
         return len(self.layers)
 
+    def require_documents(self, name: str, corpus: Corpus) -> None:
+        """Refuse documents over another vocabulary, and none at all."""
+        if corpus.num_words != self.num_words:
+            raise ValueError(f"`{name}` has {corpus.num_words} words, the model {self.num_words}.")
+        if len(corpus) == 0:
+            raise ValueError(f"`{name}` has no documents.")
+
     def draw(self, rng: np.random.Generator) -> Parameters:
         """Draw everything from the prior, except what is fixed."""
         below, above = self.layers[:-1], self.layers[1:]

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm import random
+from isotherm.topics.moves import noise_key
 from isotherm.types import Key, Sampler
 
 
@@ -67,7 +68,7 @@ class NetworkMove:
 
     def open(self, seed: int, state: Any) -> Opened:
         """Go to where the gradient is wanted."""
-        inside = _open(_noise_key(seed), state, move=self)
+        inside = _open(noise_key(seed, stream=3), state, move=self)
         return Opened(inside, jax.tree.map(np.asarray, inside.position))
 
     def close(
@@ -76,7 +77,7 @@ class NetworkMove:
         """Take layers (kept, documents, units) and finish the step, and inner steps after it."""
         flat = tuple(x.reshape(-1, x.shape[-1]) for x in units)
         scale = np.float32(data_size / len(flat[0]))
-        return _close(_noise_key(seed), opened.inside, flat, scale, move=self)
+        return _close(noise_key(seed, stream=3), opened.inside, flat, scale, move=self)
 
 
 def gradient(network: Network, units: tuple[Any, ...], scale: Any) -> Network:
@@ -93,15 +94,6 @@ def gradient(network: Network, units: tuple[Any, ...], scale: Any) -> Network:
         error = h[layer] - jax.nn.sigmoid(logits)
         biases.append(scale * error.sum(0) - c)
     return Network(tuple(weights), tuple(biases))
-
-
-def _noise_key(seed: int) -> Key:
-    return _fold_noise(np.uint32(seed & 0xFFFFFFFF))
-
-
-@jax.jit
-def _fold_noise(seed: jax.Array) -> Key:
-    return random.fold(jax.random.key(seed), 3)
 
 
 @partial(jax.jit, static_argnames="move")
