@@ -31,6 +31,7 @@ EXPERIMENTS = {
     "mnist-table": Entry("isotherm.experiments.mnist.table", "Table 3"),
     "mnist-natural": Entry("isotherm.experiments.mnist.natural", "beyond the paper"),
     "mnist-lenet": Entry("isotherm.experiments.mnist.lenet", "Figure 9"),
+    "dpfa-wiki": Entry("isotherm.experiments.dpfa_wiki", "Figure 5"),
     "lda-icml": Entry("isotherm.experiments.lda_icml", "Table 1 and Figure 3"),
 }
 

@@ -37,6 +37,10 @@ class Form(Protocol):
         """Draw a position to start at."""
         ...
 
+    def place(self, topics: jax.Array) -> jax.Array:
+        """Give a position with these topics, all of them positive."""
+        ...
+
     def topics(self, position: jax.Array) -> jax.Array:
         """Turn a position into topics; columns sum to 1."""
         ...
@@ -57,6 +61,11 @@ class Natural:
         """Draw from the prior."""
         return self.mean + self.variance**0.5 * random.gaussian(key, jnp.zeros(shape))
 
+    def place(self, topics: jax.Array) -> jax.Array:
+        """Take logarithms, with the mean of the prior."""
+        logs = jnp.log(topics)
+        return logs - logs.mean(0, keepdims=True) + self.mean
+
     def topics(self, position: jax.Array) -> jax.Array:
         """Take the softmax over words."""
         return jax.nn.softmax(position, axis=0)
@@ -76,6 +85,10 @@ class ExpandedMean:
         """Draw exponential variables."""
         uniform = (random.bits(key, shape) >> 8).astype(jnp.float32) + 0.5
         return -jnp.log(uniform * 2.0**-24)
+
+    def place(self, topics: jax.Array) -> jax.Array:
+        """Give the mean of every topic the value that `start` gives it, 1."""
+        return topics * topics.shape[0]
 
     def topics(self, position: jax.Array) -> jax.Array:
         """Normalise over words."""
@@ -104,8 +117,8 @@ class Move(Protocol):
         """What messages call it."""
         ...
 
-    def start(self, seed: int, shape: tuple[int, int]) -> Any:
-        """Give the first state of a chain, with topics `(words, topics)`."""
+    def start(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
+        """Give the first state of a chain, with topics `(words, topics)`: random, or those of positive counts."""
         ...
 
     def open(self, seed: int, state: Any) -> Opened:
@@ -141,10 +154,13 @@ class SamplerMove:
         traits = self.sampler.traits
         return f"{traits.name} {traits.integrator}" if traits.integrator else traits.name
 
-    def start(self, seed: int, shape: tuple[int, int]) -> Any:
-        """Draw where the chain starts."""
+    def start(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
+        """Draw where the chain starts, or start at the topics of the counts."""
         key = random.fold(jax.random.key(seed), 2)
-        return self.sampler.init(self.form.start(random.fold(key, 1), shape), key)
+        if counts is None:
+            return self.sampler.init(self.form.start(random.fold(key, 1), shape), key)
+        topics = jnp.asarray(counts / counts.sum(0), jnp.float32)
+        return self.sampler.init(self.form.place(topics), key)
 
     def open(self, seed: int, state: Any) -> Opened:
         """Go to where the gradient is wanted."""

@@ -87,10 +87,13 @@ class SCIR:
         as_schedule(self.step_size)
         require_positive("prior", self.prior)
 
-    def start(self, seed: int, shape: tuple[int, int]) -> SCIRState:
-        r"""Draw exponential variables."""
+    def start(
+        self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None
+    ) -> SCIRState:
+        r"""Draw exponential variables, or start at the counts."""
         rng = counter.generator(seed, "topics", -1)
-        return SCIRState(rng.standard_exponential(shape, np.float32), np.zeros((), np.int32))
+        position = rng.standard_exponential(shape, np.float32) if counts is None else counts
+        return SCIRState(np.asarray(position, np.float32), np.zeros((), np.int32))
 
     def open(self, seed: int, state: SCIRState) -> Opened:
         """Count where the chain stands."""

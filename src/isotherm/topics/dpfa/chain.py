@@ -22,6 +22,7 @@ from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.network import NetworkMove
 from isotherm.topics.dpfa.rates import Rates
 from isotherm.topics.dpfa.score import predict
+from isotherm.topics.dpfa.start import Start
 from isotherm.topics.lda import TopicsDivergedError, as_move
 from isotherm.topics.moves import Form, Move
 from isotherm.types import Sampler, ScalarOrSchedule
@@ -34,6 +35,11 @@ class WeightsDivergedError(DivergedError):
         self.chain, self.leaf, self.run = 0, "weights", None  # type: ignore[assignment]
         self.first_step, self.last_step = step - 1, step
         RuntimeError.__init__(self, f"After {step} batches: {why} Try a smaller `step_size`.")
+
+
+def falling_rate(step: Any) -> Any:
+    r"""Give the default step of $r$ and $p$: $0.1/\sqrt{1 + t/100}$, far at first since where they start is a guess."""
+    return 0.1 / (1 + step / 100) ** 0.5
 
 
 class DPFAChain:
@@ -50,12 +56,14 @@ class DPFAChain:
         What moves weights and biases; by default the paper's mSGNHT-S with $h = 10^{-4}$, $D = 40$.
     data_size
         $J$, the number of documents the posterior is given.
+    start
+        What the first documents said (`isotherm.topics.dpfa.start.learn_start`); without it topics start at random.
     form
         What a position of the topics' sampler means, as in `isotherm.topics.lda.LDAChain`.
     inner_steps
         Steps of the network's sampler per batch.
     rate_step
-        $h$ of $r$ and $p$: a number or a schedule of the number of batches.
+        $h$ of $r$ and $p$: a number or a schedule of the number of batches; by default `falling_rate`.
     sweeps, burn_in, thin
         Gibbs sweeps per batch, how many are not kept, and that every `thin`-th is kept after that.
     score_every
@@ -83,9 +91,10 @@ class DPFAChain:
         network: Sampler | None = None,
         *,
         data_size: float,
+        start: Start | None = None,
         form: Form | None = None,
         inner_steps: int = 1,
-        rate_step: ScalarOrSchedule = 0.02,
+        rate_step: ScalarOrSchedule | None = None,
         sweeps: int = 25,
         burn_in: int = 20,
         thin: int = 2,
@@ -101,13 +110,18 @@ class DPFAChain:
         network = msgnht(None, 1e-4, 40.0) if network is None else network
         self.model, self.data_size, self.seed, self.threads = model, data_size, seed, threads
         self.settings: dict[str, Any] = {"sweeps": sweeps, "burn_in": burn_in, "thin": thin}
-        self.rate_step, self.score_every = as_schedule(rate_step), score_every
+        self.rate_step = as_schedule(falling_rate if rate_step is None else rate_step)
+        self.score_every = score_every
         self.topics_move = as_move(topics, form)
         self.network_move = NetworkMove(network, model.layers, inner_steps)
-        self.topics_state = self.topics_move.start(seed, (model.num_words, model.num_topics))
+        shape, counts = (model.num_words, model.num_topics), None
+        self.rates, self.num_batches, self.documents_seen = rates.start(model), 0, 0
+        if start is not None:
+            counts = (start.counts + model.eta) * (data_size / start.documents)
+            mass = float(counts.sum() / model.num_topics)
+            self.rates, self.documents_seen = rates.start(model, *start[2:], mass), start.documents
+        self.topics_state = self.topics_move.start(seed, shape, counts)
         self.network_state = self.network_move.start(seed)
-        self.rates = rates.start(model)
-        self.num_batches = self.documents_seen = 0
         self.on_rates = np.full(model.depth, np.nan)
         """Share of units that were on in the last batch, per layer."""
         self.predicted = np.zeros(2)

@@ -30,6 +30,7 @@ from isotherm.topics.dpfa.gibbs import (
 )
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.network import Network
+from isotherm.topics.dpfa.start import Start
 
 
 class Sums(NamedTuple):
@@ -55,6 +56,9 @@ class DPFAFilter:
         Draws of the parameters per batch, and how many of them are not averaged.
     sweeps
         Sweeps over the batch per round.
+    start
+        What the first documents said (`isotherm.topics.dpfa.start.learn_start`): their words count as those of the past, what the
+        binary layers would have been does not. Without it topics start at random.
     seed
         Which random numbers.
     threads
@@ -76,6 +80,7 @@ class DPFAFilter:
         rounds: int = 10,
         burn_in: int = 6,
         sweeps: int = 10,
+        start: Start | None = None,
         seed: int = 0,
         threads: int = 1,
     ) -> None:
@@ -83,9 +88,11 @@ class DPFAFilter:
         documents.keep_places(sweeps, 0, 1)
         self.model, self.rounds, self.burn_in = model, rounds, burn_in
         self.sweeps, self.seed, self.threads = sweeps, seed, threads
-        self.current = first_parameters(model, seed)
-        self.past = self._nothing()
-        self.num_batches = self.documents_seen = 0
+        self.current = first_parameters(model, seed, start)
+        self.past, self.num_batches, self.documents_seen = self._nothing(), 0, 0
+        if start is not None:
+            self.past = self.past._replace(words=start.counts.astype(float))
+            self.documents_seen = start.documents
         self.on_rates = np.full(model.depth, np.nan)
 
     def _nothing(self) -> Sums:

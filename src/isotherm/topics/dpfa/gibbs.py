@@ -18,6 +18,7 @@ from isotherm.topics.dpfa.documents import State
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.network import Network
 from isotherm.topics.dpfa.rates import Rates
+from isotherm.topics.dpfa.start import Start
 
 
 class DPFAGibbs:
@@ -113,12 +114,18 @@ class DPFAGibbs:
             self.local = State(arrays["assignments"].copy(), arrays["units"].copy())
 
 
-def first_parameters(model: DPFA, seed: int) -> Parameters:
-    """Draw topics, and set weights to 0 and the rates to where they start."""
-    rng, begin = counter.generator(seed, "topics", -1), rates.start(model)
+def first_parameters(model: DPFA, seed: int, start: Start | None = None) -> Parameters:
+    """Draw topics, given the first documents or at random, and set weights to 0 and the rates to where they start."""
+    rng = counter.generator(seed, "topics", -1)
     pairs = zip(model.layers[:-1], model.layers[1:], strict=True)
+    if start is None:
+        topics = rng.dirichlet(np.ones(model.num_words), model.num_topics)
+        begin = rates.start(model)
+    else:
+        topics = conjugate.draw_topics(rng, start.counts, model.eta)
+        begin = rates.start(model, start.r, start.p)
     return Parameters(
-        rng.dirichlet(np.ones(model.num_words), model.num_topics),
+        topics,
         tuple(np.zeros(pair) for pair in pairs),
         tuple(np.zeros(size) for size in model.layers),
         begin.rates,

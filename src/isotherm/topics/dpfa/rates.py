@@ -48,11 +48,22 @@ class Rates(NamedTuple):
         return self.masses[0] / self.masses.sum(0)
 
 
-def start(model: DPFA) -> Rates:
-    """Give what is fixed its value, and start everything else at 1, $p$ at a half."""
-    size, p = model.num_topics, 0.5 if model.p is None else model.p
-    r, gamma0 = (1.0 if x is None else x for x in (model.r, model.gamma0))
-    return Rates(np.full(size, r), gamma0, np.repeat([[p], [1 - p]], size, axis=1))
+def start(model: DPFA, r: float = 1.0, p: float = 0.5, mass: float = 1.0) -> Rates:
+    r"""Give what is fixed its value, and start everything else at the values given, $\gamma_0$ at 1.
+
+    Parameters
+    ----------
+    model
+        Says what is fixed.
+    r, p
+        Where to start with what is not.
+    mass
+        $g_1$, the tokens of a topic that $p$ is known from.
+    """
+    size = model.num_topics
+    r, p = r if model.r is None else model.r, p if model.p is None else model.p
+    gamma0 = 1.0 if model.gamma0 is None else model.gamma0
+    return Rates(np.full(size, r), gamma0, np.repeat([[mass], [mass * (1 - p) / p]], size, axis=1))
 
 
 def move(

@@ -1,0 +1,171 @@
+"""Deep Poisson factor analysis of a stream of Wikipedia articles beside LDA: scikit-learn and gensim online, tomotopy in memory.
+
+Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a time, once (tomotopy: all at once, 50 sweeps). All have 128 topics, priors
+0.1 for documents and 0.05 for words; everything else is everybody's default, except that scikit-learn is told the number of documents and gensim has scikit-learn's
+learning rate, with which it was best in `lda_stream.py`. All are scored on the same 1000 test articles, 80 % of the tokens observed: LDA's topics with Gibbs fold-in by our function, DPFA's draws by its own
+conditionals, the last 300 averaged; the same function scores a single draw, as fair a match for a point estimate. Documents per second are per second of processor time, without the scores; memory is
+resident, at the mark. Rewrites `docs/results/dpfa_stream.json`.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, megabytes, sklearn
+from reporting import machine
+from rich.console import Console
+from rich.table import Table
+
+TOPICS, LAYERS, FINAL = 128, (128, 64, 32), 300
+MARKS = (20_000, 50_000, 100_000, 200_000, 228_600)
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "dpfa_stream.json"
+PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim", "tomotopy")
+
+
+def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
+    """Learn as the experiment `dpfa-wiki` does, topics by SCIR."""
+    del num_topics
+    from isotherm.topics.dpfa.chain import DPFAChain
+    from isotherm.topics.dpfa.model import DPFA
+    from isotherm.topics.dpfa.score import DPFAScore
+    from isotherm.topics.dpfa.start import learn_start
+    from isotherm.topics.scir import SCIR
+
+    model = DPFA(stream.num_words, LAYERS, BETA, p=None)
+    documents = stream.batches(BATCH)
+    warm = min(10_000, total // 2)
+    start = learn_start(model, (next(documents).corpus for _ in range(warm // BATCH)), alpha=ALPHA)
+    topics = SCIR(lambda t: 0.04 * (1 + t / (warm / BATCH)) ** -0.7, BETA)
+    chain = DPFAChain(model, topics, data_size=total, start=start, seed=seed)
+    score = DPFAScore(watch.split)
+    for batch in documents:
+        chain.step(batch.corpus)
+        seen = chain.documents_seen
+        if total - seen < FINAL * BATCH:
+            watch.pause(partial(score.add, chain.parameters()))
+
+        def look(last: bool = seen == total) -> dict:
+            single = DPFAScore(watch.split)
+            single.add(chain.parameters())
+            found = {"perplexity": single.result().value}
+            if last:
+                found |= {"averaged": score.result().value, "draws": score.score.num_draws}
+            return found | {"on": chain.on_rates.tolist()}
+
+        watch(seen, look)
+        if seen >= total:
+            return
+
+
+def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
+    """Give all documents to tomotopy's Gibbs sampler at once: 50 sweeps, one thread."""
+    import numpy as np
+    import tomotopy as tp
+
+    model = tp.LDAModel(k=num_topics, alpha=ALPHA, eta=BETA, seed=seed)
+    for _, counts in batches(stream, total):
+        for row in counts:
+            model.add_doc([str(w) for w in np.repeat(row.indices, row.data)])
+    model.train(50, workers=1)
+    topics = np.full((num_topics, stream.num_words), 1e-12)
+    columns = [int(word) for word in model.used_vocabs]
+    topics[:, columns] = [model.get_topic_word_dist(k) for k in range(num_topics)]
+    watch(total, lambda: (topics, None))
+
+
+CONTESTANTS = {
+    "isotherm DPFA": ours,
+    "scikit-learn LDA": sklearn,
+    "gensim LDA": partial(gensim_calls, offset=10, decay=0.7),
+    "tomotopy LDA, in memory": tomotopy,
+}
+
+
+class Watch:
+    """Told after every batch how many documents were seen, and how to look; keeps the clock of the scores apart."""
+
+    def __init__(self, name: str, seed: int, total: int) -> None:
+        from isotherm.topics.corpora import load_wiki
+        from isotherm.topics.corpus import completion
+
+        self.name, self.seed, self.total = name, seed, total
+        self.split = completion(load_wiki("test"), observed=0.8, seed=0)
+        self.rows, self.apart, self.started = [], 0.0, time.process_time()
+
+    def pause(self, work: Callable) -> None:
+        """Do something that is not learning."""
+        clock = time.process_time()
+        work()
+        self.apart += time.process_time() - clock
+
+    def __call__(self, seen: int, look: Callable) -> None:
+        """Measure, if this is a mark."""
+        if seen not in MARKS and seen != self.total:
+            return
+        clock = time.process_time()
+        seconds = clock - self.started - self.apart
+        row = {"name": self.name, "seed": self.seed, "documents": seen, "megabytes": megabytes()}
+        row |= {"cpu_seconds": seconds, "documents_per_second": seen / seconds}
+        found = look()
+        self.rows.append(row | (found if isinstance(found, dict) else self.lda(found[0])))
+        print(self.rows[-1], flush=True)
+        self.apart += time.process_time() - clock
+
+    def lda(self, topics) -> dict:
+        """Score a point estimate of LDA."""
+        from isotherm.topics.layout import as_topics
+        from isotherm.topics.perplexity import perplexity
+
+        return {"perplexity": perplexity(as_topics(topics), self.split, ALPHA).value}
+
+
+def play(name: str, total: int, seed: int, queue) -> None:
+    """Run one contestant through the stream."""
+    import warnings
+
+    from isotherm.topics.corpora import stream_wiki
+
+    warnings.simplefilter("ignore")
+    watch = Watch(name, seed, total)
+    CONTESTANTS[name](TOPICS, stream_wiki(), total, seed, watch)
+    queue.put(watch.rows)
+
+
+def show(rows: list[dict]) -> None:
+    """Print the table."""
+    columns = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes")
+    table = Table(title="DPFA and LDA on a stream of Wikipedia articles")
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in rows:
+        cells = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{x:,.0f}" if isinstance(x, float) else f"{x}" for x in cells))
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
+    parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, writes nothing")
+    arguments = parser.parse_args()
+    where, spawn, rows = machine(PACKAGES), multiprocessing.get_context("spawn"), []
+    total = 2000 if arguments.quick else MARKS[-1]
+    for name in [arguments.only] if arguments.only else CONTESTANTS:
+        queue = spawn.Queue()
+        process = spawn.Process(target=play, args=(name, total, 0, queue))
+        process.start()
+        rows += queue.get()
+        process.join()
+    show(rows)
+    if not (arguments.quick or arguments.only):
+        where |= {"load_average_after": os.getloadavg()[0]}
+        RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
