@@ -1,7 +1,8 @@
 """Who learns from the stream: every method as an object with `step`, `parameters`, `arrays` and `restore`, and the score that suits it."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from isotherm.topics.dpfa.score import DPFAScore
 from isotherm.topics.dpfa.start import Start
 from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.scir import SCIR
+from isotherm.types import Sampler
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
             model, rounds=settings.rounds, burn_in=settings.rounds_burn_in, start=start, seed=seed
         )
     h = settings.network_step if method.step_size is None else method.step_size
-    sampler = isotherm.msgnht(None, h, settings.diffusion, integrator=method.integrator)
+    sampler = _thermostat(h, settings.diffusion, method.integrator)
     common: dict[str, Any] = {"data_size": settings.data_size, "start": start, "seed": seed}
     if method.route == "boltzmann":
         return DPFABoltzmann(model, sampler, **common)
@@ -144,15 +146,32 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
 
 
 def topics_sampler(method: Method, settings: Settings) -> Any:
-    r"""Build what moves the topics, with a step that falls like $(1 + t/t_0)^{-0.7}$, where $t_0$ batches came before."""
+    """Build what moves the topics, with a step that falls with the documents."""
     before = settings.start_batches if method.warm else 1
-
-    def fall(t: Any) -> Any:
-        return (1 + t / before) ** -0.7
-
     if method.topics == "SCIR":
-        return SCIR(lambda t: settings.scir_step * fall(t), settings.eta)
-    return isotherm.sgrld(None, lambda t: settings.sgrld_step * fall(t), settings.eta)
+        return SCIR(_Fall(settings.scir_step, before), settings.eta)
+    return _sgrld(_Fall(settings.sgrld_step, before), settings.eta)
+
+
+class _Fall(NamedTuple):
+    r"""The step $h_0(1 + t/t_0)^{-0.7}$, where $t_0$ batches came before."""
+
+    first: float
+    before: int
+
+    def __call__(self, t: Any) -> Any:
+        return self.first * (1 + t / self.before) ** -0.7
+
+
+@lru_cache
+def _thermostat(h: float, diffusion: float, integrator: str) -> Sampler:
+    """Build a sampler of the weights, once: every object is compiled anew."""
+    return isotherm.msgnht(None, h, diffusion, integrator=integrator)
+
+
+@lru_cache
+def _sgrld(step: _Fall, eta: float) -> Sampler:
+    return isotherm.sgrld(None, step, eta)
 
 
 def make_score(method: Method, settings: Settings, split: Completion, threads: int = 1) -> Any:
