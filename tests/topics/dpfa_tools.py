@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import re
 import types
 
 import numpy as np
@@ -119,8 +120,7 @@ def with_mutants(changes):
         assert text.count(old) == 1, f"{old!r} is not there once"
         text = text.replace(old, new.format(i=i))
     text = text.replace("units, fresh, keeps,", "units, fresh, which, keeps,")
-    text = text.replace("evidence, state, gamma)", "evidence, state, gamma, which)")
-    text = text.replace("evidence, state, gamma\n", "evidence, state, gamma, which\n")
+    text = re.sub(r"state, gamma(?=,?\n|\))", "state, gamma, which", text)
     module = types.ModuleType("mutants")
     exec(compile(text, "mutants", "exec"), module.__dict__)
 
@@ -135,15 +135,11 @@ def with_mutants(changes):
 
 def sweep(module, parameters, corpus, state=None, **settings):
     """Call `documents.sweep` with other kernels."""
-    old = documents.kernels
-    documents.kernels = module
-    try:
-        with np.errstate(over="ignore"):
-            return documents.sweep(
-                documents.prepare_parameters(parameters), corpus, state=state, **settings
-            )
-    finally:
-        documents.kernels = old
+    with np.errstate(over="ignore"):
+        return documents.sweep(
+            documents.prepare_parameters(parameters), corpus, state=state,
+            kernel=module.sweep_documents, **settings,
+        )  # fmt: skip
 
 
 def as_state(units, assignments, width=16):

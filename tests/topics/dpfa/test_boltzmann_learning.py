@@ -14,13 +14,13 @@ from scipy import stats
 import isotherm
 from isotherm.topics import inference
 from isotherm.topics.corpus import as_corpus, completion
-from isotherm.topics.dpfa import boltzmann_documents, boltzmann_network, documents
+from isotherm.topics.dpfa import boltzmann_kernels, boltzmann_network, documents
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
-from isotherm.topics.dpfa.boltzmann_documents import BoltzmannScore
 from isotherm.topics.dpfa.boltzmann_topics import InnerSteps, LogGamma
 from isotherm.topics.dpfa.chain import WeightsDivergedError
 from isotherm.topics.dpfa.model import DPFA, draw_intensities
 from isotherm.topics.dpfa.network import Network
+from isotherm.topics.dpfa.score import DPFAScore
 from isotherm.topics.lda import TopicsDivergedError
 from isotherm.topics.moves import SamplerMove
 from isotherm.topics.perplexity import perplexity, unigram
@@ -175,7 +175,7 @@ def chain(seed=0, topics=SAMPLER, **settings):
 
 def learn(learner, split, rounds=20):
     """Go through the documents, and score the later rounds."""
-    score = BoltzmannScore(split)
+    score = DPFAScore(split, kernel=boltzmann_kernels.sweep_documents)
     for turn in range(rounds):
         for i in range(0, 1000, 50):
             learner.step(CORPUS[i : i + 50])
@@ -193,7 +193,7 @@ def split():
 def test_the_thermostat_lowers_the_perplexity_of_new_documents(split):
     """Four seeds came down to 60 to 72."""
     learner = chain(inner_steps=10, score_every=10, optimiser=optax.sgd(0.05))
-    start = BoltzmannScore(split)
+    start = DPFAScore(split, kernel=boltzmann_kernels.sweep_documents)
     start.add(learner.parameters())
     found, one = learn(learner, split), perplexity(unigram(CORPUS), split, alpha=1.0).value
     assert found < 0.9 * one < 0.5 * start.result().value
@@ -210,7 +210,12 @@ def test_topics_units_and_groups_are_recovered(split):
     order = both.argmax(1)
     assert sorted(order) == list(range(6)) and both.max(1).min() > 0.95
     assert np.abs(np.log(found.rates / 2)).max() < 0.5
-    swept = boltzmann_documents.sweep(documents.prepare_parameters(found), CORPUS, seed=0)
+    swept = documents.sweep(
+        documents.prepare_parameters(found),
+        CORPUS,
+        seed=0,
+        kernel=boltzmann_kernels.sweep_documents,
+    )
     on = swept.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), UNITS.ravel())[0, 1] > 0.9
     layers, log_p = all_layers(found)
@@ -247,7 +252,9 @@ def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
 
 def test_a_score_goes_on_bit_for_bit():
     split, parameters = completion(CORPUS[:30], observed=0.8, seed=0), chain().parameters()
-    whole, half, rest = (BoltzmannScore(split) for _ in range(3))
+    whole, half, rest = (
+        DPFAScore(split, kernel=boltzmann_kernels.sweep_documents) for _ in range(3)
+    )
     for score, times in ((whole, 3), (half, 1)):
         for _ in range(times):
             score.add(parameters)

@@ -10,7 +10,6 @@ import isotherm
 from isotherm.topics.bcdf import BCDFLDA
 from isotherm.topics.corpus import Completion, Corpus
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
-from isotherm.topics.dpfa.boltzmann_documents import BoltzmannScore
 from isotherm.topics.dpfa.chain import DPFAChain
 from isotherm.topics.dpfa.filtering import DPFAFilter
 from isotherm.topics.dpfa.model import DPFA
@@ -180,5 +179,5 @@ def make_score(method: Method, settings: Settings, split: Completion, threads: i
         return CompletionScore(
             split, settings.alpha, sweeps=23, burn_in=20, warm=True, threads=threads
         )
-    kind = BoltzmannScore if method.route == "boltzmann" else DPFAScore
-    return kind(split, threads=threads)
+    learner = DPFABoltzmann if method.route == "boltzmann" else DPFAChain
+    return DPFAScore(split, threads=threads, kernel=learner.kernel)

@@ -13,7 +13,7 @@ contrastive divergence runs on probabilities: here both are states, so a sweep l
 and never applied, and statistics are of the last sweep only: here all biases learn, from all sweeps that are kept. There the
 prior gradient of the topics is $\eta - 1 - e^\theta$, without the Jacobian: here it is $\eta - e^\theta$. There a gradient serves 50 steps, and counts are scaled to a fixed million of
 documents: here a step has its own gradient, at the scale `data_size`. There weights are averaged for the test, unevenly, and test documents have no
-burn-in: here `BoltzmannScore` averages the predictions of draws, after a burn-in.
+burn-in: here `DPFAScore`, given the kernel, averages the predictions of draws, after a burn-in.
 
 References
 ----------
@@ -24,14 +24,13 @@ from typing import Any
 
 import optax
 
-from isotherm.topics.corpus import Corpus, completion
-from isotherm.topics.dpfa import boltzmann_documents, documents
+from isotherm.topics.dpfa import boltzmann_kernels
 from isotherm.topics.dpfa.boltzmann_network import OPTIMISER, ContrastiveDivergence
 from isotherm.topics.dpfa.boltzmann_topics import THERMOSTAT, InnerSteps, LogGamma
-from isotherm.topics.dpfa.chain import DPFAChain, WeightsDivergedError
+from isotherm.topics.dpfa.chain import DPFAChain
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.start import Start
-from isotherm.topics.lda import TopicsDivergedError, as_move
+from isotherm.topics.lda import as_move
 from isotherm.topics.moves import ExpandedMean, Form, Move
 from isotherm.types import Sampler, ScalarOrSchedule
 
@@ -69,6 +68,9 @@ class DPFABoltzmann(DPFAChain):
     (20, (3, 6), (2,))
     """
 
+    kernel: Any = staticmethod(boltzmann_kernels.sweep_documents)
+    step_hint = "Try a smaller rate of the `optimiser`."
+
     def __init__(
         self,
         model: DPFA,
@@ -93,42 +95,8 @@ class DPFABoltzmann(DPFAChain):
             model, move, data_size=data_size, start=start, rate_step=rate_step, sweeps=sweeps, burn_in=burn_in,
             thin=thin, score_every=score_every, seed=seed, threads=threads,
         )  # fmt: skip
-        self.divergence = ContrastiveDivergence(divergence_steps, optimiser)
-        self.network_state = self.divergence.start(self.network_state.position)
-
-    def step(self, batch: Corpus) -> None:
-        """Learn from a batch."""
-        self.model.require_documents("batch", batch)
-        topics = self.topics_move.open(self.seed, self.topics_state)
-        if not topics.finite:
-            raise TopicsDivergedError(self.topics_move.name, self.num_batches)
-        network = self.divergence.open(self.seed, self.network_state)
-        try:
-            prepared = documents.prepare(
-                topics.rows, *network.network, self.rates.rates, self.rates.p
-            )
-        except FloatingPointError as error:
-            why = f"{error} (Their `step_size` is the rate of the `optimiser`.)"
-            raise WeightsDivergedError(self.num_batches, why) from error
-        if self.score_every and self.num_batches % self.score_every == 0:
-            self._predict(prepared, batch)
-        found = boltzmann_documents.sweep(
-            prepared, batch, **self.settings, seed=self.seed, step=self.num_batches,
-            threads=self.threads,
-        )  # fmt: skip
-        counts, scale = found.all_word_counts(self.model.num_words), self.data_size / len(batch)
-        self.topics_state = self.topics_move.close(self.seed, topics, counts, scale)
-        self.network_state = self.divergence.close(self.seed, network, found.units, self.data_size)
-        self.rates, self.on_rates = self._move_rates(found), found.on_rates()
-        self.num_batches += 1
-        self.documents_seen += len(batch)
-
-    def _predict(self, prepared: documents.Prepared, batch: Corpus) -> None:
-        settings: dict[str, Any] = {"seed": self.seed, "threads": self.threads, **self.settings}
-        split = completion(batch, observed=0.8, seed=self.seed)
-        step = -1 - self.num_batches  # not the numbers of the sweeps that learn
-        found = boltzmann_documents.predict(prepared, split, step=step, **settings)
-        self.predicted = self.predicted + found
+        self.network_move = ContrastiveDivergence(divergence_steps, optimiser)
+        self.network_state = self.network_move.start(self.network_state.position)
 
 
 def _as_move(topics: Sampler | Move, form: Form | None, inner_steps: int, eta: float) -> Move:

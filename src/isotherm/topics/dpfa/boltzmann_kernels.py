@@ -18,11 +18,8 @@ import numpy as np
 from numba import njit
 
 from isotherm.topics.counter import increment
-from isotherm.topics.dpfa.kernels import chance, fill_odds, uniform, weigh
+from isotherm.topics.dpfa.kernels import chance, draw_first, fill_odds, keep, lay_out, sweep_tokens
 from isotherm.topics.dpfa.units import multiply
-from isotherm.topics.lanes import draw_index
-
-_ONE, _FLOOR = np.float32(1), 1e-20
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -64,15 +61,10 @@ def sweep_documents(
     words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
     tallies = len(tally) > 0
     for j in range(first, last):
-        begin, length = token_starts[j], 0
-        n[:] = 0
-        for i in range(indptr[j], indptr[j + 1]):
-            for _ in range(counts[i]):
-                words[length] = indices[i]
-                rows[length] = slots[i] if tallies else 0
-                if assignments[begin + length] >= 0:
-                    n[assignments[begin + length]] += _ONE
-                length += 1
+        begin = token_starts[j]
+        length = lay_out(
+            j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n
+        )
         state, gamma, mine = starts[j], increment(starts[j]), units[j]
         if fresh:
             for layer in range(top, 0, -1):
@@ -81,34 +73,13 @@ def sweep_documents(
         for sweep in range(-fresh, len(keeps)):
             kept = sweep >= 0 and keeps[sweep] >= 0
             fill_odds(odds, bias, up, mine, 0, sizes, width)
-            for k in range(sizes[0]):
-                idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])
-                empty[k] = np.float32(max(p[k] * rates[k] * idle[k], _FLOOR))
-            for k in range(num_topics):
-                weights[k] = weigh(n, k, rates, p, empty)
-            for i in range(length):
-                k = assignments[begin + i]
-                if k >= 0:
-                    n[k] -= _ONE
-                    weights[k] = weigh(n, k, rates, p, empty)
-                state += gamma
-                k = draw_index(weights, topics, words[i], np.float32(0), uniform(state))
-                assignments[begin + i] = k
-                n[k] += _ONE
-                weights[k] = weigh(n, k, rates, p, empty)
-                if kept and tallies:
-                    tally[rows[i], k] += _ONE
-            for k in range(sizes[0]):
-                state += gamma
-                mine[0, k] = n[k] > 0 or chance(state) < idle[k]
+            state = sweep_tokens(
+                length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
+                n, weights, empty, idle, tally, kept and tallies, state, gamma,
+            )  # fmt: skip
+            state = draw_first(mine, n, idle, sizes, state, gamma)
             for layer in range(1, top + 1):
                 fill_layer(odds, bias, up, of_child, mine, layer, sizes, width)
                 state = draw_layer(odds, mine, layer, sizes, state, gamma)
             if kept:
-                for k in range(num_topics):
-                    theta[j, k] += weights[k]
-                for k in range(sizes[0]):
-                    kept_counts[keeps[sweep], j, k] = np.int32(n[k])
-                for layer in range(top + 1):
-                    for k in range(sizes[layer]):
-                        kept_units[keeps[sweep], j, layer, k] = mine[layer, k]
+                keep(keeps[sweep], j, n, mine, weights, sizes, theta, kept_counts, kept_units)

@@ -17,7 +17,7 @@ from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import as_schedule
 from isotherm.topics import counter
 from isotherm.topics.corpus import Corpus, completion
-from isotherm.topics.dpfa import documents, rates
+from isotherm.topics.dpfa import documents, kernels, rates
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.network import NetworkMove
 from isotherm.topics.dpfa.rates import Rates
@@ -34,7 +34,7 @@ class WeightsDivergedError(DivergedError):
     def __init__(self, step: int, why: str) -> None:
         self.chain, self.leaf, self.run = 0, "weights", None  # type: ignore[assignment]
         self.first_step, self.last_step = step - 1, step
-        RuntimeError.__init__(self, f"After {step} batches: {why} Try a smaller `step_size`.")
+        RuntimeError.__init__(self, f"After {step} batches: {why}")
 
 
 def falling_rate(step: Any) -> Any:
@@ -84,6 +84,10 @@ class DPFAChain:
     (20, (3, 6), (2,))
     """
 
+    kernel: Any = staticmethod(kernels.sweep_documents)
+    """What sweeps the documents."""
+    step_hint = "Try a smaller `step_size`."
+
     def __init__(
         self,
         model: DPFA,
@@ -113,7 +117,7 @@ class DPFAChain:
         self.rate_step = as_schedule(falling_rate if rate_step is None else rate_step)
         self.score_every = score_every
         self.topics_move = as_move(topics, form)
-        self.network_move = NetworkMove(network, model.layers, inner_steps)
+        self.network_move: Any = NetworkMove(network, model.layers, inner_steps)
         shape, counts = (model.num_words, model.num_topics), None
         self.rates, self.num_batches, self.documents_seen = rates.start(model), 0, 0
         if start is not None:
@@ -139,13 +143,14 @@ class DPFAChain:
                 topics.rows, *network.network, self.rates.rates, self.rates.p
             )
         except FloatingPointError as error:
-            raise WeightsDivergedError(self.num_batches, str(error)) from error
+            raise WeightsDivergedError(self.num_batches, f"{error} {self.step_hint}") from error
         if self.score_every and self.num_batches % self.score_every == 0:
             self._predict(prepared, batch)
         settings: dict[str, Any] = {
             "seed": self.seed,
             "step": self.num_batches,
             "threads": self.threads,
+            "kernel": self.kernel,
         }
         found = documents.sweep(prepared, batch, **self.settings, **settings)
         counts = found.all_word_counts(self.model.num_words)
@@ -170,8 +175,9 @@ class DPFAChain:
         split = completion(batch, observed=0.8, seed=self.seed)
         step = -1 - self.num_batches  # not the numbers of the sweeps that learn
         self.predicted = self.predicted + predict(
-            prepared, split, **self.settings, seed=self.seed, step=step, threads=self.threads
-        )
+            prepared, split, **self.settings, seed=self.seed, step=step, threads=self.threads,
+            kernel=self.kernel,
+        )  # fmt: skip
 
     def prequential_perplexity(self) -> float:
         """Give the perplexity of the tokens that were predicted before they were learnt, of the whole stream so far.

@@ -5,7 +5,7 @@ the moves of the parameters need: expected counts, tokens per topic and binary l
 unless their `State` is handed to the next call. `threads` changes the time and nothing else.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -155,6 +155,7 @@ def sweep(
     state: State | None = None,
     tally: bool = True,
     threads: int = 1,
+    kernel: Any = kernels.sweep_documents,
 ) -> Swept:
     """Run Gibbs sweeps over the documents of a batch.
 
@@ -175,6 +176,8 @@ def sweep(
         Whether counts of words are wanted.
     threads
         At most so many threads.
+    kernel
+        What sweeps: that of a belief network, or `isotherm.topics.dpfa.boltzmann_kernels.sweep_documents`.
     """
     if prepared.rows.shape[0] != batch.num_words:
         raise ValueError(f"`batch` has {batch.num_words} words, topics {len(prepared.rows)}.")
@@ -192,7 +195,7 @@ def sweep(
 
     def work(first: int, last: int) -> None:
         mine = np.zeros((len(words), size), np.float32)
-        kernels.sweep_documents(
+        kernel(
             first, last, batch.indptr, batch.words, batch.counts, slots, streams, starts,
             *prepared, state.assignments, state.units, int(fresh), keeps,
             theta, counts, layers, mine,

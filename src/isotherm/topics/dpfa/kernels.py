@@ -56,6 +56,68 @@ def fill_odds(odds, bias, up, units, layer, sizes, width):
                 multiply(odds[layer], up[layer], k, width)
 
 
+@njit(error_model="numpy")
+def lay_out(j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n):
+    """Write out the tokens of a document, count those that have a topic; returns how many tokens there are."""
+    length = 0
+    n[:] = 0
+    for i in range(indptr[j], indptr[j + 1]):
+        for _ in range(counts[i]):
+            words[length] = indices[i]
+            rows[length] = slots[i] if tallies else 0
+            if assignments[begin + length] >= 0:
+                n[assignments[begin + length]] += _ONE
+            length += 1
+    return length
+
+
+@njit(error_model="numpy")
+def sweep_tokens(
+    length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
+    n, weights, empty, idle, tally, tallied, state, gamma,
+):  # fmt: skip
+    """Draw the topic of every token given the layers above the first; returns the stream's state."""
+    for k in range(sizes[0]):
+        idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])
+    for k in range(len(rates)):
+        empty[k] = np.float32(max(p[k] * rates[k] * idle[k], _FLOOR)) if k < sizes[0] else 0
+        weights[k] = weigh(n, k, rates, p, empty)
+    for i in range(length):
+        k = assignments[begin + i]
+        if k >= 0:
+            n[k] -= _ONE
+            weights[k] = weigh(n, k, rates, p, empty)
+        state += gamma
+        k = draw_index(weights, topics, words[i], np.float32(0), uniform(state))
+        assignments[begin + i] = k
+        n[k] += _ONE
+        weights[k] = weigh(n, k, rates, p, empty)
+        if tallied:
+            tally[rows[i], k] += _ONE
+    return state
+
+
+@njit(error_model="numpy")
+def draw_first(units, n, idle, sizes, state, gamma):
+    """Draw layer 1 given the tokens; returns the stream's state."""
+    for k in range(sizes[0]):
+        state += gamma
+        units[0, k] = n[k] > 0 or chance(state) < idle[k]
+    return state
+
+
+@njit(error_model="numpy")
+def keep(place, j, n, units, weights, sizes, theta, kept_counts, kept_units):
+    """Write tokens per topic, units and expected intensities of a document to where they are kept."""
+    for k in range(len(weights)):
+        theta[j, k] += weights[k]
+    for k in range(sizes[0]):
+        kept_counts[place, j, k] = np.int32(n[k])
+    for layer in range(len(sizes)):
+        for k in range(sizes[layer]):
+            kept_units[place, j, layer, k] = units[layer, k]
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def flip_units(layer, units, odds, up, down, of_child, sizes, s, t, evidence, state, gamma):
     """Draw every unit of a layer above the first given all others; returns the stream's state."""
@@ -106,15 +168,10 @@ def sweep_documents(
     words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
     tallies = len(tally) > 0
     for j in range(first, last):
-        begin, length = token_starts[j], 0
-        n[:] = 0
-        for i in range(indptr[j], indptr[j + 1]):
-            for _ in range(counts[i]):
-                words[length] = indices[i]
-                rows[length] = slots[i] if tallies else 0
-                if assignments[begin + length] >= 0:
-                    n[assignments[begin + length]] += _ONE
-                length += 1
+        begin = token_starts[j]
+        length = lay_out(
+            j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n
+        )
         state, gamma, mine = starts[j], increment(starts[j]), units[j]
         for layer in range(top, -1, -1):
             fill_odds(odds, bias, up, mine, layer, sizes, width)
@@ -124,39 +181,14 @@ def sweep_documents(
                     mine[layer, k] = chance(state) * (1.0 + odds[layer, k]) < odds[layer, k]
         for sweep in range(-fresh, len(keeps)):
             kept = sweep >= 0 and keeps[sweep] >= 0
-            for k in range(sizes[0]):
-                idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])
-            for k in range(num_topics):
-                if k < sizes[0]:
-                    empty[k] = np.float32(max(p[k] * rates[k] * idle[k], _FLOOR))
-                else:
-                    empty[k] = 0
-                weights[k] = weigh(n, k, rates, p, empty)
-            for i in range(length):
-                k = assignments[begin + i]
-                if k >= 0:
-                    n[k] -= _ONE
-                    weights[k] = weigh(n, k, rates, p, empty)
-                state += gamma
-                k = draw_index(weights, topics, words[i], np.float32(0), uniform(state))
-                assignments[begin + i] = k
-                n[k] += _ONE
-                weights[k] = weigh(n, k, rates, p, empty)
-                if kept and tallies:
-                    tally[rows[i], k] += _ONE
-            for k in range(sizes[0]):
-                state += gamma
-                mine[0, k] = n[k] > 0 or chance(state) < idle[k]
-            if kept:
-                for k in range(num_topics):
-                    theta[j, k] += weights[k]
+            state = sweep_tokens(
+                length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
+                n, weights, empty, idle, tally, kept and tallies, state, gamma,
+            )  # fmt: skip
+            state = draw_first(mine, n, idle, sizes, state, gamma)
             for layer in range(1, top + 1):
                 state = flip_units(
                     layer, mine, odds, up, down, of_child, sizes, s, t, evidence, state, gamma
                 )
             if kept:
-                for k in range(sizes[0]):
-                    kept_counts[keeps[sweep], j, k] = np.int32(n[k])
-                for layer in range(top + 1):
-                    for k in range(sizes[layer]):
-                        kept_units[keeps[sweep], j, layer, k] = mine[layer, k]
+                keep(keeps[sweep], j, n, mine, weights, sizes, theta, kept_counts, kept_units)

@@ -11,7 +11,7 @@ import numpy as np
 
 from isotherm.topics import layout
 from isotherm.topics.corpus import Completion
-from isotherm.topics.dpfa import documents
+from isotherm.topics.dpfa import documents, kernels
 from isotherm.topics.dpfa.documents import Prepared, State
 from isotherm.topics.dpfa.model import Parameters
 from isotherm.topics.kernels import predict_cells
@@ -35,6 +35,8 @@ class DPFAScore:
         Which random numbers.
     threads
         At most so many.
+    kernel
+        Of `isotherm.topics.dpfa.documents.sweep`: that of the model the draws are of.
 
     Examples
     --------
@@ -58,6 +60,7 @@ class DPFAScore:
         warm_sweeps: int = 3,
         seed: int = 0,
         threads: int = 1,
+        kernel: Any = kernels.sweep_documents,
     ) -> None:
         documents.keep_places(sweeps, burn_in, thin)
         documents.keep_places(warm_sweeps, 0, 1)
@@ -65,6 +68,7 @@ class DPFAScore:
         self.sweeps, self.burn_in, self.thin = sweeps, burn_in, thin
         self.warm, self.warm_sweeps, self.seed, self.threads = warm, warm_sweeps, seed, threads
         self.local: State | None = None
+        self.kernel = kernel
 
     def add(self, parameters: Parameters) -> None:
         """Add a draw."""
@@ -79,6 +83,7 @@ class DPFAScore:
         return documents.sweep(
             prepared, self.score.split.observed, **settings, seed=self.seed,
             step=self.score.num_draws, state=self.local, tally=False, threads=self.threads,
+            kernel=self.kernel,
         )  # fmt: skip
 
     def result(self) -> Perplexity:
