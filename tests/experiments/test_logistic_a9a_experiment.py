@@ -30,12 +30,17 @@ def test_a_sweep_is_many_runs(key, problem):
     settings = np.array([[0.01, 1.0], [0.02, 10.0], [3.0, 1.0]])
     found = sweep.accuracy(problem, PROTOCOL, "mSGNHT-S", settings, 2, key)
     assert found.shape == (3, 2)
+
+    @jax.jit
+    def run(key, h, d):
+        sampler = isotherm.msgnht(problem.grad_fn, h, d)
+        return isotherm.chain(
+            key, sampler, problem.position, problem.batches(10), num_draws=10, thin=10, burn_in=20
+        )[0]
+
     for (h, d), both in zip(settings[:2], found[:2], strict=True):
         for seed in range(2):
-            draws, _ = isotherm.chain(
-                random.fold(key, seed), isotherm.msgnht(problem.grad_fn, h, d), problem.position,
-                problem.batches(10), num_draws=10, thin=10, burn_in=20,
-            )  # fmt: skip
+            draws = run(random.fold(key, seed), h, d)
             mean = predictive(lambda w, x: jax.nn.sigmoid(x @ w), draws[None], problem.test[0])
             assert both[seed] == pytest.approx(np.mean((mean > 0.5) == (problem.test[1] == 1)))
 
