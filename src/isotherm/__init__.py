@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from isotherm.diagnostics.temperature import configurational_temperature, kinetic_temperature
     from isotherm.dynamics.integrators import parse
     from isotherm.dynamics.langevin import langevin
+    from isotherm.estimators.deep_topics import ThermostatDPFA
     from isotherm.estimators.linear import BayesianLinearRegression
     from isotherm.estimators.logistic import BayesianLogisticRegression
     from isotherm.estimators.network import BayesianMLPClassifier, BayesianMLPRegressor
@@ -62,6 +63,7 @@ _HOME = {
     "diagnostics.temperature": "configurational_temperature kinetic_temperature",
     "dynamics.integrators": "parse",
     "dynamics.langevin": "langevin",
+    "estimators.deep_topics": "ThermostatDPFA",
     "estimators.linear": "BayesianLinearRegression",
     "estimators.logistic": "BayesianLogisticRegression",
     "estimators.network": "BayesianMLPClassifier BayesianMLPRegressor",

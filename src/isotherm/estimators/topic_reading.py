@@ -1,11 +1,14 @@
-"""Ways to read draws of topics: shares with intervals, words with the probability that they belong."""
+"""Reading for topic models: counts that come in, shares with intervals and words with the probability that they belong that go out."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import validate_data
 
+from isotherm.data.counts import CountError
 from isotherm.topics import counter, layout
-from isotherm.topics.corpus import Corpus
+from isotherm.topics.corpus import Corpus, as_corpus
 from isotherm.topics.inference import fold_in
 
 
@@ -26,6 +29,32 @@ class TopWord(NamedTuple):
     """Its posterior mean in the topic."""
     membership: float
     """In how many of the draws it is among the topic's top words."""
+
+
+def read_counts(estimator: Any, X: Any, *, reset: bool, first: int) -> Corpus:
+    """Check counts, first as scikit-learn does, and number the documents from `first` on.
+
+    The estimator says in `fractional` what to do with counts that are not whole.
+    """
+    X = validate_data(
+        estimator,
+        X,
+        accept_sparse="csr",
+        dtype=[np.float64, np.float32, np.int64, np.int32],
+        reset=reset,
+    )
+    values = X.data if sparse.issparse(X) else X
+    if values.size and values.min() < 0:
+        raise ValueError(f"Negative values in data passed to {type(estimator).__name__}.")
+    if estimator.fractional == "round":
+        X = X.rint() if sparse.issparse(X) else np.rint(X)
+    try:
+        return as_corpus(X, documents=first + np.arange(X.shape[0]))
+    except CountError as error:
+        if np.array_equal(values, np.rint(values)):
+            raise
+        hint = "Weights such as tf-idf are no counts; `fractional='round'` rounds them."
+        raise ValueError(f"{error} {hint}") from None
 
 
 def topic_shares(
@@ -63,7 +92,10 @@ def topic_shares(
 def top_words(
     mean: np.ndarray, draws: np.ndarray, num_words: int, names: Any
 ) -> list[list[TopWord]]:
-    """List the words that are most probable in the mean, and count the draws in which they are on top."""
+    """List the words that are most probable in the mean, and count the draws in which they are on top.
+
+    Words without any probability are not listed.
+    """
     size, found = min(num_words, mean.shape[1]), []
     ranked = np.argpartition(-draws, size - 1, axis=2)[:, :, :size]
     for k, topic in enumerate(mean):
@@ -73,6 +105,7 @@ def top_words(
             [
                 TopWord(int(w) if names is None else names[w], float(topic[w]), float(votes[w]))
                 for w in words
+                if topic[w] > 0
             ]
         )
     return found

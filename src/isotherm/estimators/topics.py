@@ -4,18 +4,22 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from isotherm.data.counts import CountError
 from isotherm.estimators.topic_learners import Chain, Filter, Learner, Plan
-from isotherm.estimators.topic_reading import TopicShares, TopWord, top_words, topic_shares
+from isotherm.estimators.topic_reading import (
+    TopicShares,
+    TopWord,
+    read_counts,
+    top_words,
+    topic_shares,
+)
 from isotherm.progress import make_progress
 from isotherm.topics import counter, layout
 from isotherm.topics.bcdf import BCDFLDA
-from isotherm.topics.corpus import Corpus, as_corpus, completion
+from isotherm.topics.corpus import Corpus, completion
 from isotherm.topics.inference import fold_in_fixed_point
 from isotherm.topics.perplexity import perplexity
 
@@ -266,27 +270,8 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self.n_components
 
     def _corpus(self, X: Any, *, reset: bool) -> Corpus:
-        """Check counts, first as scikit-learn does."""
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32, np.int64, np.int32],
-            reset=reset,
-        )
-        values = X.data if sparse.issparse(X) else X
-        if values.size and values.min() < 0:
-            raise ValueError(f"Negative values in data passed to {type(self).__name__}.")
-        if self.fractional == "round":
-            X = X.rint() if sparse.issparse(X) else np.rint(X)
         first = 0 if reset else self.n_documents_seen_
-        try:
-            return as_corpus(X, documents=first + np.arange(X.shape[0]))
-        except CountError as error:
-            if np.array_equal(values, np.rint(values)):
-                raise
-            hint = "Weights such as tf-idf are no counts; `fractional='round'` rounds them."
-            raise ValueError(f"{error} {hint}") from None
+        return read_counts(self, X, reset=reset, first=first)
 
     def _update(self, batch: Corpus) -> None:
         self._learner.update(batch)
