@@ -4,14 +4,14 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_scalar
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.estimators import deep_topics_graph, deep_topics_reading
+from isotherm.estimators.counts import CountsTransformer
 from isotherm.estimators.deep_topics_learners import DeepLearner, Stream
 from isotherm.estimators.deep_topics_reading import DocumentReading
-from isotherm.estimators.topic_reading import TopWord, read_counts, top_words
+from isotherm.estimators.topic_reading import TopWord, top_words
 from isotherm.topics.corpus import Corpus, completion
 from isotherm.topics.dpfa.model import Parameters
 from isotherm.topics.dpfa.score import DPFAScore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class DeepTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DeepTopics(CountsTransformer):
     """The half of the estimator that reads; the other half learns."""
 
     layers: tuple[int, ...]
@@ -164,25 +164,9 @@ class DeepTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         check_is_fitted(self)
         return self._learner.perplexity() if isinstance(self._learner, Stream) else float("nan")
 
-    def __sklearn_is_fitted__(self) -> bool:
-        """Tell whether any document was seen."""
-        return hasattr(self, "_learner")
-
-    def __sklearn_tags__(self) -> Any:
-        """Say that input is sparse counts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.input_tags.categorical = True  # scikit-learn's name for whole numbers
-        return tags
-
     @property
     def _n_features_out(self) -> int:
         return self.layers[0]
-
-    def _corpus(self, X: Any, *, reset: bool) -> Corpus:
-        first = 0 if reset else self.n_documents_seen_
-        return read_counts(self, X, reset=reset, first=first)
 
     def _numbered(self, X: Any) -> Corpus:
         return deep_topics_reading.numbered_by_words(self._corpus(X, reset=False))

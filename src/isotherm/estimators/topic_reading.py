@@ -1,14 +1,11 @@
-"""Reading for topic models: counts that come in, shares with intervals and words with the probability that they belong that go out."""
+"""Ways to read draws of topics: shares with intervals, words with the probability that they belong."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
-from sklearn.utils.validation import validate_data
 
-from isotherm.data.counts import CountError
 from isotherm.topics import counter, layout
-from isotherm.topics.corpus import Corpus, as_corpus
+from isotherm.topics.corpus import Corpus
 from isotherm.topics.inference import fold_in
 
 
@@ -29,32 +26,6 @@ class TopWord(NamedTuple):
     """Its posterior mean in the topic."""
     membership: float
     """In how many of the draws it is among the topic's top words."""
-
-
-def read_counts(estimator: Any, X: Any, *, reset: bool, first: int) -> Corpus:
-    """Check counts, first as scikit-learn does, and number the documents from `first` on.
-
-    The estimator says in `fractional` what to do with counts that are not whole.
-    """
-    X = validate_data(
-        estimator,
-        X,
-        accept_sparse="csr",
-        dtype=[np.float64, np.float32, np.int64, np.int32],
-        reset=reset,
-    )
-    values = X.data if sparse.issparse(X) else X
-    if values.size and values.min() < 0:
-        raise ValueError(f"Negative values in data passed to {type(estimator).__name__}.")
-    if estimator.fractional == "round":
-        X = X.rint() if sparse.issparse(X) else np.rint(X)
-    try:
-        return as_corpus(X, documents=first + np.arange(X.shape[0]))
-    except CountError as error:
-        if np.array_equal(values, np.rint(values)):
-            raise
-        hint = "Weights such as tf-idf are no counts; `fractional='round'` rounds them."
-        raise ValueError(f"{error} {hint}") from None
 
 
 def topic_shares(

@@ -4,15 +4,14 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 
+from isotherm.estimators.counts import CountsTransformer
 from isotherm.estimators.topic_learners import Chain, Filter, Learner, Plan
 from isotherm.estimators.topic_reading import (
     TopicShares,
     TopWord,
-    read_counts,
     top_words,
     topic_shares,
 )
@@ -24,7 +23,7 @@ from isotherm.topics.inference import fold_in_fixed_point
 from isotherm.topics.perplexity import perplexity
 
 
-class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class ThermostatLDA(CountsTransformer):
     r"""Latent Dirichlet allocation whose topics are draws from their posterior.
 
     Takes what `sklearn.feature_extraction.text.CountVectorizer` gives, sparse, never made dense. Names
@@ -253,25 +252,9 @@ class ThermostatLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         check_is_fitted(self)
         return self._learner.mean()
 
-    def __sklearn_is_fitted__(self) -> bool:
-        """Tell whether any document was seen."""
-        return hasattr(self, "_learner")
-
-    def __sklearn_tags__(self) -> Any:
-        """Say that input is sparse counts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.input_tags.categorical = True  # scikit-learn's name for whole numbers
-        return tags
-
     @property
     def _n_features_out(self) -> int:
         return self.n_components
-
-    def _corpus(self, X: Any, *, reset: bool) -> Corpus:
-        first = 0 if reset else self.n_documents_seen_
-        return read_counts(self, X, reset=reset, first=first)
 
     def _update(self, batch: Corpus) -> None:
         self._learner.update(batch)

@@ -10,7 +10,8 @@ import types
 
 import numpy as np
 import pytest
-from boltzmann_laws import FALSE_ALARM, TINY, all_layers, shallow
+from boltzmann_laws import all_layers, shallow
+from dpfa_tools import FALSE_ALARM, TINY
 from scipy import stats
 from scipy.special import gammaln
 

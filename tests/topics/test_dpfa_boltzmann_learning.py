@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from boltzmann_laws import FALSE_ALARM, TINY, all_layers, draw_layers
+from boltzmann_laws import all_layers, draw_layers
+from dpfa_tools import FALSE_ALARM, TINY
 from scipy import stats
 
 import isotherm

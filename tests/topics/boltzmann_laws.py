@@ -3,21 +3,7 @@
 import itertools
 
 import numpy as np
-
-from isotherm.topics.dpfa.model import Parameters
-
-FALSE_ALARM = 1e-4
-TINY = Parameters(
-    topics=np.array([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.3, 0.4, 0.3]]),
-    weights=(
-        np.array([[1.5, -1.0], [-2.0, 0.5], [0.7, 1.2]]),
-        np.array([[1.0, -1.5], [-0.8, 2.0]]),
-    ),
-    biases=(np.array([0.2, -0.3, -0.5]), np.array([0.1, -0.4]), np.array([0.3, -0.2])),
-    rates=np.array([0.7, 1.3, 0.4]),
-    gamma0=1.0,
-    p=np.array([0.4, 0.6, 0.8]),
-)
+from dpfa_tools import TINY
 
 
 def shallow(depth):
