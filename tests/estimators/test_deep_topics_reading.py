@@ -12,7 +12,9 @@ from isotherm.topics.dpfa.model import DPFA, Parameters
 
 RNG = np.random.default_rng(0)
 MODEL = DPFA(12, (6, 4, 2), eta=0.3, r=0.7, p=0.8)
-PARAMETERS = MODEL.draw(RNG)
+PARAMETERS = MODEL.draw(RNG)._replace(
+    rates=np.linspace(0.4, 1.2, 6), p=np.array([0.9, 0.5, 0.8, 0.6, 0.7, 0.3])
+)
 
 
 def intensity(layer, unit, value):
