@@ -14,7 +14,7 @@ import pytest
 
 import isotherm
 from isotherm import checkpoint as module
-from isotherm.checkpoint import CheckpointWarning, Keeper
+from isotherm.checkpoint import Checkpoints, CheckpointWarning, Keeper, Progressed
 from isotherm.files import DRAFT, atomically
 
 DATA = (jnp.arange(40.0).reshape(20, 2) / 20, jnp.ones(20))
@@ -125,6 +125,73 @@ def test_a_cut_file_or_a_lost_one_is_found(monkeypatch, tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):
         run(tmp_path)
+
+
+def by_hand(folder):
+    """Save twice; give how to load, and what is right to find."""
+
+    def progressed(kept):
+        pages = [({"draws": np.full((2, n, 3), float(n))}, {"h": np.ones((2, n))}) for n in kept]
+        state = {"x": np.arange(6.0).reshape(2, 3) + len(kept)}
+        rollbacks = [[4, 1, "position", 0.5, 0.25]] * len(kept)
+        return Progressed(7, sum(kept), np.array([False, True]), state, {}, pages, rollbacks)
+
+    kept = [[2], [2, 3]]
+    checkpoints = Checkpoints(folder, {"seed": 1})
+    for one in kept:
+        checkpoints.save(progressed(one))
+    first = progressed([2])
+
+    def load():
+        page = jax.tree.map(lambda x: x[:, :0], first.pages[0])
+        return Checkpoints(folder, {"seed": 1}).load(first.state, first.memory, page)
+
+    return load, [progressed(one) for one in kept]
+
+
+def equal(one, other):
+    parts = [jax.tree.leaves(tuple(p)) for p in (one, other)]
+    return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))
+
+
+@pytest.mark.filterwarnings("ignore::isotherm.CheckpointWarning")
+def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
+    """Every seventh byte of every file, one bit; every cut at a multiple of 50: refused, or one of the two that are right."""
+    load, right = by_hand(tmp_path)
+    assert equal(load(), right[1])
+    refused = fell_back = unharmed = 0
+    for path in sorted(tmp_path.iterdir()):
+        content = path.read_bytes()
+        damaged = [content[:i] for i in range(0, len(content), 50)]
+        for i in range(0, len(content), 7):
+            damaged.append(content[:i] + bytes([content[i] ^ (1 << i % 8)]) + content[i + 1 :])
+        for bad in damaged:
+            path.write_bytes(bad)
+            try:
+                found = load()
+            except ValueError:
+                refused += 1
+                continue
+            assert any(equal(found, one) for one in right), path.name
+            fell_back += equal(found, right[0])
+            unharmed += equal(found, right[1])
+        path.write_bytes(content)
+    assert min(refused, fell_back, unharmed) > 50
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    load, right = by_hand(tmp_path)
+    checkpoints = Checkpoints(tmp_path, {"seed": 1})
+
+    def fail(*arguments, **more):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", fail)
+        with pytest.raises(OSError, match=r"Cannot save in .*: no space left .* is intact") as told:
+            checkpoints.save(right[1])
+    assert told.value.errno == 28
+    assert equal(load(), right[1])
 
 
 def test_types_that_numpy_does_not_know_survive(tmp_path):

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from isotherm.interop.numpyro import from_numpyro
     from isotherm.interop.optax import as_optax
     from isotherm.kronecker import Kronecker, kronecker_eigenbasis
-    from isotherm.loop import PolicyWarning, chain, compiler_options, sample
+    from isotherm.loop import chain, sample
+    from isotherm.loop.arguments import PolicyWarning
+    from isotherm.loop.chains import RollbackWarning
+    from isotherm.loop.chunks import compiler_options
+    from isotherm.loop.health import HealthWarning
     from isotherm.models.networks import Network, lenet, mlp
     from isotherm.prediction import predictions, predictive
     from isotherm.runs import DivergedError, Run
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from isotherm.samplers.sgld import sgld
     from isotherm.samplers.sgnht import sgnht
     from isotherm.samplers.sgrld import sgrld
+    from isotherm.saved_runs import load_run, save_run
     from isotherm.schedules import cyclical, halving, polynomial
     from isotherm.types import Sampler, StepInfo
     from isotherm.warmstart import WarmStart, find_mode, warm_start
@@ -75,7 +80,11 @@ _HOME = {
     "interop.numpyro": "from_numpyro",
     "interop.optax": "as_optax",
     "kronecker": "Kronecker kronecker_eigenbasis",
-    "loop": "PolicyWarning chain compiler_options sample",
+    "loop": "chain sample",
+    "loop.arguments": "PolicyWarning",
+    "loop.chains": "RollbackWarning",
+    "loop.chunks": "compiler_options",
+    "loop.health": "HealthWarning",
     "models.networks": "Network lenet mlp",
     "prediction": "predictions predictive",
     "runs": "DivergedError Run",
@@ -85,6 +94,7 @@ _HOME = {
     "samplers.sgld": "sgld",
     "samplers.sgnht": "sgnht",
     "samplers.sgrld": "sgrld",
+    "saved_runs": "load_run save_run",
     "schedules": "cyclical halving polynomial",
     "types": "Sampler StepInfo",
     "warmstart": "WarmStart find_mode warm_start",

@@ -5,7 +5,7 @@ A folder belongs to one run. It has
 - `run.json`: which run that is (keys, counts, sampler, data, shapes); another one is refused, and told why;
 - `page-00000.npz`, …: kept draws and statistics, each page written once;
 - `state-00000.npz`: state and running collectors, and `state-00000.json`: how far that is, which pages belong to
-  it, and the sha256 of all of them. The last two are kept.
+  it, and the sha256 of all of them and of itself. The last two are kept.
 
 Every file is written under another name, forced to the disk and renamed; the small one that tells of the others comes
 last. A file that is cut or changed is found by its checksum, and the checkpoint before it is taken.
@@ -28,7 +28,7 @@ import numpy as np
 from isotherm.files import atomically, checksum, write_json
 from isotherm.tree import leaf_names
 
-FORMAT, KEPT = 1, 2
+FORMAT, KEPT = 2, 2
 
 
 class CheckpointWarning(UserWarning):
@@ -46,6 +46,8 @@ class Progressed(NamedTuple):
     state: Any
     memory: Any
     pages: list[Any]
+    rollbacks: Sequence[Sequence[Any]] = ()
+    """Where the step size was made smaller, and why (`isotherm.runs.Rollback`)."""
 
 
 class Checkpoints:
@@ -83,6 +85,18 @@ class Checkpoints:
 
     def save(self, progressed: Progressed) -> None:
         """Write new pages and the state; forget all but the last two states."""
+        try:
+            self._write(progressed)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            told = OSError(
+                f"Cannot save in `{self.folder}`: {reason}; the checkpoint before is intact, and the same "
+                "call goes on from there."
+            )
+            told.errno = error.errno
+            raise told from error
+
+    def _write(self, progressed: Progressed) -> None:
         for number in range(len(self.pages), len(progressed.pages)):
             page = self.folder / f"page-{number:05d}.npz"
             self.pages.append(_write_arrays(page, progressed.pages[number]))
@@ -94,8 +108,9 @@ class Checkpoints:
             "kept": progressed.kept,
             "state": _write_arrays(state, arrays),
             "pages": self.pages,
+            "rollbacks": progressed.rollbacks,
         }
-        write_json(state.with_suffix(".json"), told)
+        write_json(state.with_suffix(".json"), {**told, "sha256": _seal(told)})
         for old in sorted(self._numbers())[:-KEPT]:
             for suffix in (".json", ".npz"):
                 (self.folder / f"state-{old:05d}{suffix}").unlink(missing_ok=True)
@@ -105,13 +120,17 @@ class Checkpoints:
 
     def _read(self, path: Path, state: Any, memory: Any, page: Any) -> Progressed:
         told = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(told, dict) or told.pop("sha256", None) != _seal(told):
+            raise ValueError(f"{path.name} was changed: its sha256 is not the one written down.")
         pages = [_read_arrays(self.folder, one, page, rows=True) for one in told["pages"]]
         diverged = np.zeros(jax.tree.leaves(state)[0].shape[0], bool)
         state, memory, diverged = _read_arrays(
             self.folder, told["state"], (state, memory, diverged)
         )
         self.pages = list(told["pages"])
-        return Progressed(told["done"], told["kept"], diverged, state, memory, pages)
+        return Progressed(
+            told["done"], told["kept"], diverged, state, memory, pages, told["rollbacks"]
+        )
 
 
 def describe(tree: Any) -> dict[str, str]:
@@ -132,11 +151,17 @@ def digest(data: Any) -> str:
     return total.hexdigest()[:16]
 
 
+def _seal(told: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
 def _refuse_another(path: Path, label: dict[str, Any]) -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"`{path}` is damaged: {error}.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"`{path}` is damaged: it is no JSON object.")
     for name in dict.fromkeys([*label, *found]):
         ours, theirs = label.get(name), found.get(name)
         if ours != theirs:

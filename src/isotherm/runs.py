@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,21 @@ from isotherm.types import ArrayTree, Traits
 
 if TYPE_CHECKING:
     import xarray
+
+
+class Rollback(NamedTuple):
+    """Where chains went back, and why."""
+
+    step: int
+    """The last good step: all chains went on from there."""
+    chain: int
+    """The chain that was lost; the first, if several were."""
+    leaf: str
+    """What of its state was not finite; the first, if it was more than one leaf."""
+    step_size_before: float
+    """$h$ at that step."""
+    step_size_after: float
+    """Half of it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +56,10 @@ class Run:
     burn_in: int
     seconds: float = field(compare=False)
     """Wall time, compilation included."""
+    rollbacks: tuple[Rollback, ...] = ()
+    """Where a divergence made the step size smaller (`on_divergence="rollback"`), in order."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """How `sample` was called, as far as it can be written down."""
 
     @property
     def num_chains(self) -> int:
@@ -152,6 +171,11 @@ class Summary:
                 f"temperature of {row.name}, chain {row.chain}: {row.mean:.3f} "
                 f"(99 % band {row.low:.3f} to {row.high:.3f}){verdict}"
             )
+        for back in run.rollbacks:
+            lines.append(
+                f"rollback to step {back.step}: chain {back.chain} diverged, step size "
+                f"{back.step_size_before:.4g} -> {back.step_size_after:.4g}"
+            )
         lines.append(f"diverged chains: {np.flatnonzero(run.diverged).tolist() or 'none'}")
         return "\n".join(lines)
 
@@ -169,12 +193,14 @@ class DivergedError(RuntimeError):
         self.first_step, self.last_step = first_step, last_step
         h = run.stats.get("step_size")
         size = f" at step size {h[chain, -1]:.3g}" if h is not None and h.size else ""
+        number = len(run.rollbacks)
+        tried = f", after {number} rollback{'s' * (number > 1)}" if number else ""
         remedies = ["a smaller `step_size`", "a larger batch"]
         if run.traits.integrator == "euler":
             remedies.insert(1, "`integrator='ABOBA'`, which is stable at larger steps")
         remedies.append("natural coordinates (`isotherm.warm_start`)")
         super().__init__(
             f"{run.traits.name} diverged{size}: chain {chain}, between steps {first_step} and "
-            f"{last_step}, `{leaf}` is not finite. Try {', '.join(remedies)}. "
+            f"{last_step}, `{leaf}` is not finite{tried}. Try {', '.join(remedies)}. "
             f"The {run.num_draws} draws made before are in `error.run`."
         )

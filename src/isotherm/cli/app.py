@@ -1,12 +1,13 @@
 """The command line: list, run, report, data.
 
-Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails,
-2 a usage or configuration error, 130 interrupted. Whatever is slow to import is imported inside
-the commands, so that help is immediate.
+Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails, or
+there is no room for its results, 2 a usage or configuration error, 130 interrupted. Whatever is slow to
+import is imported inside the commands, so that help is immediate.
 """
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from typing import Annotated
 import typer
 
 from isotherm.cli import data
+from isotherm.cli.mishaps import Interrupts, out_of_room, resume_command
 from isotherm.experiments import registry
 
 app = typer.Typer(
@@ -100,11 +102,14 @@ def run(
     from isotherm.cli import tables
 
     talk = tables.talk(quiet)
-    with plainly(context):
+    advice = f"Go on with: {resume_command(name, smoke, seed, overrides or (), out)}"
+    with Interrupts() as interrupts, plainly(context, lambda: advice * interrupts.patient):
         registry.find(name)  # A wrong name should not wait for JAX.
         with tables.progress(talk) as say, redirect_stdout(sys.stderr):
             from isotherm.experiments.runner import execute
 
+            experiment = registry.load(name)
+            interrupts.patient = "shelf" in inspect.signature(experiment.run).parameters
             document = execute(
                 name,
                 smoke=smoke,
@@ -112,7 +117,7 @@ def run(
                 overrides=overrides or (),
                 out=out,
                 resume=resume,
-                say=say,
+                say=interrupts.between(say),
             )
     if as_json:
         from isotherm.report.document import dumps
@@ -137,14 +142,18 @@ def report(
 
 
 @contextmanager
-def plainly(context: typer.Context) -> Iterator[None]:
-    """Turn an error into one sentence and an exit code; add the traceback under `--debug`."""
+def plainly(
+    context: typer.Context, how_to_resume: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
+    """Turn an error into a sentence or two and an exit code; add the traceback under `--debug`."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("Interrupted.", err=True)
+        advice = " What is finished is saved. " if how_to_resume() else ""
+        typer.echo(f"Interrupted.{advice}{how_to_resume()}", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
+        no_room = out_of_room(error) if isinstance(error, OSError) else None
         if context.obj:
             import traceback
 
@@ -152,8 +161,8 @@ def plainly(context: typer.Context) -> Iterator[None]:
         else:
             from isotherm.cli import tables
 
-            tables.complain(error)
-        raise typer.Exit(2) from None
+            tables.complain(OSError(f"{no_room} {how_to_resume()}") if no_room else error)
+        raise typer.Exit(1 if no_room else 2) from None
 
 
 if __name__ == "__main__":

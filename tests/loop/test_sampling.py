@@ -10,7 +10,9 @@ import pytest
 import rich.console
 
 import isotherm
-from isotherm import loop, progress, random
+from isotherm import progress, random
+from isotherm.loop import chunks
+from isotherm.loop.pages import Pages
 
 
 def normal(x, batch):
@@ -50,7 +52,7 @@ def test_a_run_is_the_sampler_step_by_step(key):
 
 def test_chunking_changes_no_bit(key, monkeypatch):
     whole = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, thin=2, burn_in=30)
-    monkeypatch.setattr(loop, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 100)
     pieces = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, thin=2, burn_in=30)
     np.testing.assert_array_equal(whole.draws, pieces.draws)
 
@@ -306,9 +308,12 @@ def test_other_misuse_is_refused(key):
 
 def test_a_frozen_chain_is_called_by_its_name(key):
     """Thrown far away, a splitting thermostat can stop dead without leaving the real numbers."""
-    run = isotherm.sample(
-        key, isotherm.msgnht(explodes_late, 0.1), jnp.zeros(20), NONE, num_draws=500
-    )
+    with pytest.warns(
+        isotherm.HealthWarning, match="of the 20 numbers of `position` in chain 0 stand still"
+    ):
+        run = isotherm.sample(
+            key, isotherm.msgnht(explodes_late, 0.1), jnp.zeros(20), NONE, num_draws=500
+        )
     assert not run.diverged.any()
     assert "WARNING: a kinetic temperature is far from 1" in str(run.summary())
 
@@ -316,14 +321,14 @@ def test_a_frozen_chain_is_called_by_its_name(key):
 def test_a_chunk_keeps_no_more_than_its_draws(key, monkeypatch):
     """Its page has room for all draws; many short chunks would otherwise hold as many pages."""
     sizes = []
-    monkeypatch.setattr(loop, "CHUNK_SECONDS", 0.0)
-    keep = loop._HostSide.keep
+    monkeypatch.setattr(chunks, "CHUNK_SECONDS", 0.0)
+    add = Pages.add
 
-    def watched(self, page):
-        leaf = page[0]["draws"]
+    def watched(self, page, num_draws):
+        add(self, page, num_draws)
+        leaf = self.pages[-1][0]["draws"]
         sizes.append((leaf if leaf.base is None else leaf.base).nbytes / leaf.nbytes)
-        keep(self, page)
 
-    monkeypatch.setattr(loop._HostSide, "keep", watched)
+    monkeypatch.setattr(Pages, "add", watched)
     isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=30)
     assert len(sizes) > 5 and max(sizes) == 1
