@@ -91,9 +91,9 @@ HEADER = "%%MatrixMarket matrix coordinate integer general\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "3 4 4\n1 1 1\n1 3 2\n", "Truncated file"),
-        (HEADER + "3 4 2\n1 1 1\n1 x 2\n", "Line 4"),
-        (HEADER + "3 4 2\n1 1 1\n1 9 2\n", "Line 4"),
+        (HEADER + "3 4 4\n1 1 1\n1 3 2\n", "it says 4 entries, but has 2: cut short"),
+        (HEADER + "3 4 2\n1 1 1\n1 x 2\n", "line 4: `1 x 2` is not an entry"),
+        (HEADER + "3 4 2\n1 1 1\n1 9 2\n", "entry 2 is at row 1, column 9, outside"),
         (HEADER + "1 2 1\n1 1 -3\n", "document 0 has word 0 -3 times"),
         ("no header\n", "is not Matrix Market"),
         ("", "is not Matrix Market"),

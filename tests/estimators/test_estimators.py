@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from troubled_tables import classes
 
-from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm import BayesianLinearRegression, BayesianLogisticRegression, HealthWarning
 
 SHORT = {"num_draws": 30, "num_chains": 2, "random_state": 0}
 X, Y = classes(2)
@@ -224,5 +224,8 @@ def test_chains_that_disagree_are_reported():
     """Separable classes and a prior so wide that the posterior is a half-space."""
     x = np.random.default_rng(0).normal(size=(60, 3))
     model = BayesianLogisticRegression(prior_variance=1e8, num_draws=200, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="R-hat of"):
+    with (
+        pytest.warns(ConvergenceWarning, match="R-hat of"),
+        pytest.warns(HealthWarning, match="too cold|too hot|stand still"),
+    ):
         model.fit(x, x[:, 0] > 0)

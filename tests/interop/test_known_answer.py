@@ -114,23 +114,32 @@ def classifier(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_chain_is_that_of_the_plain_tree_number_for_number(key, library):
+def test_the_gradient_is_that_of_the_plain_tree_number_for_number(key, library):
     (position, apply, put_back), tree, plain = classifier(library)
-    labels = np.arange(len(X)) % 3
-    batches = isotherm.independent_batches((X, labels), batch_size=10)
-    draws = []
-    for start, function in [(position, apply), (tree, plain)]:
-        network = Network(function, lambda key, start=start: start)
-        sampler = isotherm.msgnht(network.gradient(len(X)), step_size=0.05)
-        run = isotherm.sample(key, sampler, start, batches, num_draws=30)
-        draws.append(run.draws)
-    for theirs, ours in zip(*map(jax.tree.leaves, draws), strict=True):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
-    last = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, -1]), draws[0])
-    whole = put_back(last)
+    batch = (X[:10], np.arange(10) % 3)
+    theirs, ours = (
+        jax.jit(Network(function, lambda key, at=at: at).gradient(len(X)))(at, batch)
+        for at, function in [(position, apply), (tree, plain)]
+    )
+    for one, other in zip(*map(jax.tree.leaves, (theirs, ours)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    moved = jax.tree.map(lambda leaf: leaf + 0.3, position)
+    whole = put_back(moved)
     if library == "linen":
         outputs = linen.Sequential([linen.Dense(8), jnp.tanh, linen.Dense(3)]).apply(whole, X)
     else:
         outputs = jax.vmap(whole)(X) if library == "equinox" else whole(X)
-    np.testing.assert_array_equal(outputs, apply(last, X))
+    np.testing.assert_array_equal(outputs, apply(moved, X))
     assert np.abs(outputs - apply(position, X)).max() > 0.1
+
+
+def test_a_chain_is_that_of_the_plain_tree_number_for_number(key):
+    parts, tree, plain = classifier("nnx")
+    batches = isotherm.independent_batches((X, np.arange(len(X)) % 3), batch_size=10)
+    draws = []
+    for start, function in [(parts.position, parts.apply), (tree, plain)]:
+        network = Network(function, lambda key, start=start: start)
+        sampler = isotherm.msgnht(network.gradient(len(X)), step_size=0.05)
+        draws.append(isotherm.sample(key, sampler, start, batches, num_draws=30).draws)
+    for theirs, ours in zip(*map(jax.tree.leaves, draws), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)

@@ -6,21 +6,37 @@ says in which file and on which line or in which document the trouble is.
 
 import gzip
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
-from scipy import io, sparse
+from scipy import sparse
 
-from isotherm.data.counts import CountError, Counts, check_counts, check_rows
+from isotherm.data import npz
+from isotherm.data.counts import LARGEST, CountError, Counts, check_counts, check_rows
+from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
-DAMAGE = (EOFError, OSError, zlib.error, zipfile.BadZipFile)
+DAMAGE = (EOFError, OSError, zlib.error, zipfile.BadZipFile, struct.error, NotImplementedError)
+"""What comes of files that are cut short or damaged."""
+_ARRAYS = "format shape _is_array data indices indptr row col coords offsets".split()
+_MISFITS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    NotImplementedError,
+)
+"""What SciPy raises for arrays that do not fit together."""
+_EMPTIEST = 100
+"""Documents per count, beyond a million, that a file may say it has."""
 
 
 def open_bytes(path: PathLike) -> IO[bytes]:
@@ -53,6 +69,8 @@ def parse_ldac(line: bytes) -> list[int]:
     if not _LINE.fullmatch(line):
         raise ValueError(_trouble(line))
     numbers = list(map(int, line.replace(b":", b" ").split()))
+    if max(numbers) > LARGEST:
+        raise ValueError(f"{max(numbers)} is too large")
     promised, found = numbers[0], len(numbers) // 2
     if promised != found:
         short = ": cut short?" if found < promised else ""
@@ -132,12 +150,32 @@ def read_npz(path: PathLike) -> Counts:
     """Read what `scipy.sparse.save_npz` has written; other arrays in the file are left alone."""
     try:
         with open(path, "rb") as stream:  # NumPy leaves a damaged file open
-            x = sparse.load_npz(stream)
+            with zipfile.ZipFile(stream) as archive:
+                found = npz.look(archive, _ARRAYS)
+            check_whole(found)
+            stream.seek(0)
+            x = _whole(sparse.load_npz(stream))
     except FileNotFoundError:
         raise
-    except (*DAMAGE, ValueError, KeyError) as error:
+    except (*DAMAGE, *_MISFITS) as error:
         raise ValueError(f"`{path}` is not a sparse npz, or is cut short: {error}") from error
     return check_counts(x, what=f"`{path}`")
+
+
+def check_whole(arrays: dict[str, npz.Header]) -> None:
+    """Refuse arrays of numbers where places must be whole: SciPy would round them."""
+    for name in ("shape", "indices", "indptr", "row", "col", "coords", "offsets"):
+        if name in arrays and arrays[name].dtype.kind not in "iu":
+            raise ValueError(f"array {name} must be of whole numbers, it is {arrays[name].dtype}")
+
+
+def _whole(x: Any) -> Any:
+    """Check what SciPy, which goes on to put the rows in order, takes for granted."""
+    if x.format in ("csc", "bsr"):
+        x.check_format(full_check=True)
+    if x.shape[0] > 10**6 + _EMPTIEST * x.nnz:
+        raise ValueError(f"it says {x.shape[0]} documents, but has {x.nnz} counts")
+    return x
 
 
 def read_matrix_market(path: PathLike) -> Counts:
@@ -147,11 +185,12 @@ def read_matrix_market(path: PathLike) -> Counts:
     """
     try:
         with open_bytes(path) as stream:
-            x = io.mmread(stream)
+            x = read_matrix(stream)
+        x = _whole(x) if sparse.issparse(x) else x
     except FileNotFoundError:
         raise
-    except (*DAMAGE, ValueError, OverflowError) as error:
-        raise ValueError(f"`{path}` is not Matrix Market, or is cut short: {error}") from error
+    except (*DAMAGE, ValueError) as error:
+        raise ValueError(f"`{path}` is not Matrix Market, or is cut short: {error}.") from error
     return check_counts(x, what=f"`{path}`")
 
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-_LARGEST = np.iinfo(np.int32).max
+LARGEST = np.iinfo(np.int32).max
+"""What a word's number or a count can be."""
 
 
 class Counts(NamedTuple):
@@ -88,6 +89,8 @@ def check_rows(
     indptr = np.asarray(indptr).astype(np.int64)
     if num_words < 1:
         raise CountError(f"{what} must have a vocabulary of at least one word.")
+    if num_words > LARGEST + 1:
+        raise CountError(f"{what} has a vocabulary of {num_words} words, which is too large.")
     if (np.diff(indptr) < 0).any() or indptr[-1] != len(words) or len(counts) != len(words):
         raise CountError(f"{what} has row pointers that do not fit its data.")
     entries = _Entries(indptr, words, counts, what, first)
@@ -96,7 +99,7 @@ def check_rows(
         entries.refuse(~(counts >= 0), "a count cannot be negative or NaN")
     if counts.dtype.kind == "f":
         entries.refuse(np.floor(counts) != counts, "a count must be whole")
-    entries.refuse(counts > _LARGEST, "the count is too large")
+    entries.refuse(counts > LARGEST, "the count is too large")
     return _canonical(indptr, words.astype(np.int32), counts.astype(np.int32), num_words)
 
 
@@ -110,7 +113,7 @@ def _canonical(indptr: np.ndarray, words: np.ndarray, counts: np.ndarray, num_wo
     rows: Any = sparse.csr_array((counts.astype(np.int64), words, indptr), shape=shape)
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    if rows.data.max(initial=0) > _LARGEST:
+    if rows.data.max(initial=0) > LARGEST:
         raise CountError("The same word comes too often in a document.")
     parts = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32))
     return Counts(*parts, rows.data.astype(np.int32), num_words)

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 from numpy.lib import format as npy
 
-from isotherm.data import bags
+from isotherm.data import bags, npz
 from isotherm.data.counts import CountError, Counts, check_rows, stack
 from isotherm.data.registry import PathLike
 
@@ -109,11 +109,9 @@ class _LDAC:
 class _Window:
     """One array of an npz, read from front to back."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], name: str) -> None:
         self.stream = stream
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        _, _, self.dtype = read(stream)
+        self.dtype = npz.read_header(name, stream).dtype
 
     def skip(self, count: int) -> None:
         self.stream.seek(count * self.dtype.itemsize, 1)
@@ -131,21 +129,36 @@ class _NPZ:
         with ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(path))
             self._look(archive)
-            names = ("indptr", "indices", "data")
-            windows = [_Window(opened.enter_context(archive.open(f"{n}.npy"))) for n in names]
-            self.pointers, self.indices, self.data = windows
+            self.pointers, self.indices, self.data = (
+                _Window(opened.enter_context(archive.open(f"{name}.npy")), name)
+                for name in ("indptr", "indices", "data")
+            )
             self.last = int(self.pointers.read(1)[0])
+            if self.last != 0:
+                raise ValueError(f"its row pointers begin with {self.last}, not 0")
             self.opened = opened.pop_all()
 
     def _look(self, archive: zipfile.ZipFile) -> None:
-        """Check the kind of matrix and its shape."""
+        """Check the kind of matrix, its shape and its arrays."""
+        names = ("format", "shape", "indptr", "indices", "data")
+        found = npz.look(archive, names)
+        if missing := [name for name in names if name not in found]:
+            raise ValueError(f"it has no array {missing[0]}")
+        bags.check_whole(found)
+        if found["shape"].shape != (2,) or found["format"].shape != ():
+            raise ValueError("it does not say which format and shape it has")
         with archive.open("format.npy") as kinds, archive.open("shape.npy") as shapes:
-            kind, shape = bytes(npy.read_array(kinds)), tuple(npy.read_array(shapes))
-        if kind != b"csr":
-            raise ValueError(f"it has format {kind.decode()}, not csr")
+            kind = str(npy.read_array(kinds).astype("U"))
+            shape = npy.read_array(shapes).tolist()
+        if kind != "csr":
+            raise ValueError(f"it has format {kind}, not csr")
         if shape[1] != self.num_words:
             raise ValueError(f"it has {shape[1]} words, not {self.num_words}")
-        self.num_rows = int(shape[0])
+        self.num_rows, size = int(shape[0]), found["data"].shape
+        if len(size) != 1 or found["indices"].shape != size or found["data"].dtype.kind in "SU":
+            raise ValueError("it has words and counts that do not fit together")
+        if found["indptr"].shape != (self.num_rows + 1,):
+            raise ValueError(f"it has {self.num_rows} documents, but other row pointers")
 
     def skip(self, rows: int) -> None:
         if self.row + rows > self.num_rows:

@@ -1,0 +1,321 @@
+"""The readers that are fuzzed: files to begin with, how bytes become a file, and what must hold of what is read.
+
+The first byte of an input says how the rest is packed, so that changed bytes can get behind checksums.
+"""
+
+import bz2
+import gzip
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NAMES = ("idx", "libsvm", "ldac", "matrix-market", "npz", "vocabulary", "wiki-xml", "wikitext")
+NEXT = b"\0NEXT\0"
+"""Stands between the arrays of an npz."""
+WORDS = 20
+
+
+class Reader(NamedTuple):
+    """A reader, and what it is fed."""
+
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[bytes, Any], str]
+    """Reads an input, with a folder to write in; says what came of it."""
+    words: tuple[bytes, ...] = ()
+    """What inputs are made of."""
+    longest: int = 4096
+
+
+def load(name: str) -> Reader:
+    """Import a reader and what it needs."""
+    return {
+        "idx": _idx,
+        "libsvm": _libsvm,
+        "ldac": _ldac,
+        "matrix-market": _matrix_market,
+        "npz": _npz,
+        "vocabulary": _vocabulary,
+        "wiki-xml": _wiki_xml,
+        "wikitext": _wikitext,
+    }[name]()
+
+
+def packed(data: bytes, folder: Any, name: str) -> Path:
+    """Write the rest of an input: as it is, gzipped, or as it is but called gzipped."""
+    form, content = (data[0] % 3 if data else 0), data[1:]
+    path = Path(folder) / (f"{name}.gz" if form else name)
+    path.write_bytes(gzip.compress(content, 1) if form == 1 else content)
+    return path
+
+
+def forms(*contents: bytes) -> list[bytes]:
+    """Give inputs of all three kinds."""
+    return [bytes([form]) + content for content in contents for form in range(2)] + [
+        b"\2" + gzip.compress(content, mtime=0) for content in contents
+    ]
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    """Read, or give the `ValueError`, which must be a sentence; anything else is a finding."""
+    try:
+        return function()
+    except ValueError as error:
+        message = str(error)
+        assert "`" in message and len(message) < 2000, message
+        return error
+
+
+def agree(one: Any, other: Any) -> None:
+    """Two ways to read counts say the same, or both refuse."""
+    assert isinstance(one, ValueError) == isinstance(other, ValueError), (one, other)
+    if not isinstance(one, ValueError):
+        for a, b in zip(one[:3], other[:3], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def make_streamed() -> Callable[[Path], Any]:
+    """Give a function that reads a file of counts two documents at a time."""
+    from isotherm.data.counts import stack
+    from isotherm.data.shards import Shards
+
+    def streamed(path: Path) -> Any:
+        parts = [batch.counts for batch in Shards([path], WORDS).batches(2)]
+        return stack(parts) if parts else None
+
+    return streamed
+
+
+def _idx() -> Reader:
+    from isotherm.data.idx import DTYPES, read_idx
+
+    def seeds() -> list[bytes]:
+        heads = [bytes([0, 0, code, 2, 0, 0, 0, 2, 0, 0, 0, 3]) for code in DTYPES]
+        sizes = [np.dtype(name).itemsize for name in DTYPES.values()]
+        return forms(*(head + bytes(6 * size) for head, size in zip(heads, sizes, strict=True)))
+
+    def read(data: bytes, folder: Any) -> str:
+        found = attempt(lambda: read_idx(packed(data, folder, "idx")))
+        if isinstance(found, np.ndarray) and data[0] % 3 < 2:
+            assert len(data) == 1 + 4 + 4 * found.ndim + found.nbytes
+        return repr(found)
+
+    return Reader(seeds, read)
+
+
+def _libsvm() -> Reader:
+    from isotherm.data.libsvm import read_libsvm
+
+    def read(data: bytes, folder: Any) -> str:
+        found = attempt(lambda: read_libsvm(packed(data, folder, "svm"), WORDS))
+        if not isinstance(found, ValueError):
+            assert np.isfinite(found.x.toarray()).all() and len(found.y) == found.x.shape[0]
+        return repr(found)
+
+    lines = b"+1 1:0.5 3:2\n-1 2:1 20:1e3\n1\n", b"1 qid:3 4:1 # comment\n", b"1,2 3:1\n"
+    return Reader(lambda: forms(*lines), read, (b" ", b":", b"qid:", b"\n", b"#", b"1e308", b"nan"))
+
+
+def _ldac() -> Reader:
+    from isotherm.data.bags import read_ldac
+
+    streamed = make_streamed()
+
+    def read(data: bytes, folder: Any) -> str:
+        path = packed(data, folder, "bag.ldac")
+        found = attempt(lambda: read_ldac(path, WORDS))
+        attempt(lambda: read_ldac(path))
+        other = attempt(lambda: streamed(path))
+        if other is not None:  # no documents: one refuses, the other has none
+            agree(found, other)
+        return repr(found)
+
+    lines = b"2 0:1 3:2\n0\n1 19:4\n", b"3 5:1 2:2 5:3\n"
+    return Reader(
+        lambda: forms(*lines), read, (b" ", b":", b"\n", b"2147483647", b"99999999999999")
+    )
+
+
+def _matrix_market() -> Reader:
+    from isotherm.data.bags import read_matrix_market
+
+    def seeds() -> list[bytes]:
+        head = b"%%MatrixMarket matrix "
+        return forms(
+            head + b"coordinate integer general\n% comment\n3 4 2\n1 1 2\n3 4 1\n",
+            head + b"coordinate real symmetric\n2 2 1\n1 1 2.0\n",
+            head + b"array integer general\n2 2\n1\n2\n3\n4\n",
+            head + b"coordinate pattern general\n2 2 1\n1 2\n",
+        )
+
+    def read(data: bytes, folder: Any) -> str:
+        return repr(attempt(lambda: read_matrix_market(packed(data, folder, "bag.mtx"))))
+
+    words = (
+        b"coordinate",
+        b"array",
+        b"integer",
+        b"real",
+        b"complex",
+        b"general",
+        b"symmetric",
+        b"1 ",
+    )
+    return Reader(seeds, read, words)
+
+
+def _npz() -> Reader:
+    from isotherm.data.bags import read_npz
+
+    streamed = make_streamed()
+    names = ("indptr", "indices", "data", "format", "shape")
+
+    def seeds() -> list[bytes]:
+        found = []
+        for word_type, count_type in (("i4", "i4"), ("i8", "f8"), ("u2", "u1")):
+            arrays = (
+                np.array([0, 2, 2, 3], "i8"),
+                np.array([1, 5, 0], word_type),
+                np.array([2, 1, 4], count_type),
+                np.array(b"csr"),
+                np.array([3, WORDS]),
+            )
+            parts = NEXT.join(map(npy, arrays))
+            found += [bytes([form]) + parts for form in (0, 1)]
+            found.append(b"\2" + archive(parts, zipfile.ZIP_DEFLATED))
+        return found
+
+    def npy(array: np.ndarray) -> bytes:
+        stream = io.BytesIO()
+        np.save(stream, array)
+        return stream.getvalue()
+
+    def archive(content: bytes, compression: int) -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", compression) as file:
+            for name, part in zip(names, content.split(NEXT), strict=False):
+                file.writestr(f"{name}.npy", part)
+        return stream.getvalue()
+
+    def read(data: bytes, folder: Any) -> str:
+        form, content = (data[0] % 3 if data else 2), data[1:]
+        if form < 2:
+            content = archive(content, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)[form])
+        path = Path(folder) / "bag.npz"
+        path.write_bytes(content)
+        found, other = attempt(lambda: read_npz(path)), attempt(lambda: streamed(path))
+        if other is not None and not isinstance(other, ValueError):
+            agree(found, other)
+        return f"{found!r}; {other!r}"
+
+    words = (
+        NEXT,
+        b"'<i4'",
+        b"'<f8'",
+        b"'|O'",
+        b"'|S3'",
+        b"True",
+        b"(3,)",
+        b"(99999999999,)",
+        b"csc",
+    )
+    return Reader(seeds, read, words)
+
+
+def _vocabulary() -> Reader:
+    from isotherm.data.bags import read_vocabulary
+    from isotherm.data.wikipedia import read_words
+
+    def read(data: bytes, folder: Any) -> str:
+        path = packed(data, folder, "words")
+        attempt(lambda: read_words(path))
+        return repr(attempt(lambda: read_vocabulary(path)))
+
+    return Reader(lambda: forms(b"cat\ndog\nFish\n", "é\nß\n".encode()), read)
+
+
+def _wiki_xml() -> Reader:
+    from isotherm.data import wikidump, wikipages
+
+    head = b"""<mediawiki xml:lang="en"><siteinfo><sitename>Toy</sitename><namespaces>
+<namespace key="0" case="first-letter"/><namespace key="6">Datei</namespace></namespaces></siteinfo>"""
+    page = b"""<page><title>A</title><ns>0</ns><id>1</id><revision><id>2</id>
+<timestamp>2020-01-01T00:00:00Z</timestamp><contributor><username>M</username><id>7</id></contributor>
+<model>wikitext</model><format>text/x-wiki</format><text bytes="1" xml:space="preserve">cat ''dog'' [[cat|dog]]
+{{x|y}} &lt;ref&gt;a&lt;/ref&gt;</text><sha1>x</sha1></revision></page>"""
+
+    def dump(data: bytes) -> bytes:
+        """Plain, gzipped, one stream of bz2, a stream per line, or as it is."""
+        form, content = (data[0] % 5 if data else 0), data[1:]
+        if form == 1:
+            return gzip.compress(content, 1)
+        if form == 2:
+            return bz2.compress(content, 1)
+        if form == 3:
+            return b"".join(map(bz2.compress, content.splitlines(keepends=True)[:20]))
+        return content
+
+    def counted(path: Path, size: int, settings: wikipages.Settings) -> Iterator[Any]:
+        for chunk in wikidump.chunks(path, size):
+            found = wikipages.count_chunk(chunk, settings)
+            yield from zip(
+                found.page_id.tolist(), found.counts.to_csr().toarray().tolist(), strict=True
+            )
+            if found.trouble is not None:
+                return
+
+    def read(data: bytes, folder: Any) -> str:
+        path = Path(folder) / "dump"
+        path.write_bytes(dump(data))
+        header = attempt(lambda: wikipages.read_header(path))
+        if isinstance(header, ValueError):
+            return repr(header)
+        settings = wikipages.Settings({"cat": 0, "dog": 1}, header, 1)
+        found = list(counted(path, 1 << 20, settings))
+        assert found == list(counted(path, 1 << 10, settings))  # however it is cut into chunks
+        return repr(found)
+
+    def seeds() -> list[bytes]:
+        whole = head + 3 * (page + b"\n") + b"</mediawiki>"
+        old = whole.replace(b"<ns>0</ns>", b"").replace(
+            b"<id>1</id>", b"<redirect title='B'/><id>1</id>"
+        )
+        plain = [bytes([form]) + text for text in (whole, old) for form in range(5)]
+        return [*plain, *(b"\4" + dump(seed) for seed in plain)]
+
+    words = (
+        b"<page>", b"</page>", b"<revision>", b"</revision>", b"<text>", b"</text>", b"<id>", b"</id>",
+        b"<ns>", b"</ns>", b"<title>", b"</mediawiki>", b"<mediawiki", b"<!DOCTYPE", b"<![CDATA[", b"]]>",
+        b"<!--", b"-->", b"&amp;", b"&lol;", b"<contributor>", b"<redirect", b"<upload>", b"<restrictions>",
+    )  # fmt: skip
+    return Reader(seeds, read, words, longest=8192)
+
+
+def _wikitext() -> Reader:
+    from isotherm.data import wikitext
+
+    hidden = frozenset({"file", "image", "category"})
+    words = (
+        b"{{", b"}}", b"[[", b"]]", b"{|", b"|}", b"|-", b"|", b"!", b"''", b"'''", b"<ref>", b"</ref>",
+        b"<ref name=", b"/>", b"<!--", b"-->", b"<nowiki>", b"</nowiki>", b"<math>", b"==", b"\n", b"\n*",
+        b"[http://", b"]", b"&#x", b"&amp;", b";", b"File:", b"{{{", b"}}}", b"<div", b"</div>", b"=", b'"',
+    )  # fmt: skip
+
+    def read(data: bytes, folder: Any) -> str:
+        """Repeat the text as often as the first byte says, so that what is slow becomes very slow."""
+        repeats = data[0] + 1 if data else 1
+        text = (data[1:].decode("utf-8", "replace") * repeats)[: wikitext.LONGEST]
+        for stripped in (wikitext.strip(text, hidden)[0], wikitext.strip_plainly(text, hidden)):
+            assert all(word.isascii() and word.islower() for word in wikitext.tokens(stripped))
+        return f"{len(text)} characters"
+
+    def seeds() -> list[bytes]:
+        text = b"""'''Ice''' is [[water|solid ''water'']].<ref name="a">{{cite|b=[[c]]}}</ref> {{Info|x={{y|z}}}}
+{| class="w"\n|-\n! a\n| b || c\n|}\n== History ==\n* [http://a.b c] &amp; &#65;\n[[File:x.png|thumb|A [[b]]]]
+<math>x^2</math><!-- no --><nowiki>[[</nowiki>[[Category:Ice]]"""
+        return [bytes([n]) + part for n in (0, 3, 200) for part in (text, *words)]
+
+    return Reader(seeds, read, words, longest=2048)

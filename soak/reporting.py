@@ -1,0 +1,35 @@
+"""What a soak leaves behind: an entry in a JSON document, with versions and the date."""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scipy")
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Describe where and with what this runs."""
+    describe = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty"]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": subprocess.run(describe, capture_output=True, text=True).stdout.strip() or "none",
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in (*PACKAGES, *packages)},
+    }
+
+
+def record(document: str, name: str, entry: dict[str, Any], *packages: str) -> None:
+    """Put an entry into `results/DOCUMENT.json`, in the place of an older one, and on the screen."""
+    path = RESULTS / f"{document}.json"
+    entries = json.loads(path.read_text()) if path.exists() else {}
+    entries[name] = {**entry, "machine": machine(*packages)}
+    path.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
+    print(name, json.dumps(entry), flush=True)
