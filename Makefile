@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint peers bench docs clean
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
@@ -34,7 +34,9 @@ $(VENV)-bench/.installed: requirements-bench.lock pyproject.toml
 	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-bench: $(VENV)-bench/.installed
+peers: $(VENV)-bench/.installed
+
+bench: peers
 	$(VENV)-bench/bin/python benchmarks/double_well.py
 	$(VENV)-bench/bin/python benchmarks/networks.py
 	$(VENV)-bench/bin/python benchmarks/topics.py

@@ -16,7 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",  # docs/_ext
     "mathml",  # docs/_ext
-    "results",  # docs/_ext
+    "results",  # docs/_ext: tables, and the report
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["amsmath", "dollarmath", "colon_fence"]

@@ -8,6 +8,8 @@ r"""Tables of measured numbers, read from `docs/results` when the page is built.
 Shows those columns (all, if not given; `key = heading` renames one) of the rows of one table of
 `docs/results/NAME/result.json`, or of a benchmark's `docs/results/NAME.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
 rows with that value.
+
+Beside the pages goes `report.html`, the report of all experiments in `docs/results`.
 """
 
 import json
@@ -18,6 +20,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 
+from isotherm.report.page import build
 from isotherm.report.text import cell, columns, is_numeric, tables
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -79,7 +82,13 @@ def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
     return row
 
 
+def _report(app: Any, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        build(RESULTS, Path(app.outdir) / "report.html")
+
+
 def setup(app: Any) -> dict[str, bool]:
-    """Register the directive."""
+    """Register the directive and the report."""
     app.add_directive("result-table", ResultTable)
+    app.connect("build-finished", _report)
     return {"parallel_read_safe": True}

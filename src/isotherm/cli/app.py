@@ -1,4 +1,4 @@
-"""The command line: list, run, report, data.
+"""The command line: list, run, report, data, bench.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails, or
 there is no room for its results, 2 a usage or configuration error, 130 interrupted. Whatever is slow to
@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from isotherm.cli import data
+from isotherm.cli.bench import bench
 from isotherm.cli.mishaps import Interrupts, out_of_room, resume_command
 from isotherm.experiments import registry
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command()(bench)
 
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(registry.EXPERIMENTS)}.")]
 

@@ -1,5 +1,6 @@
 """One self-contained page of everything that ran."""
 
+from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from isotherm.report.document import read_json
 from isotherm.report.svg import inline_svg
 
 
-def build(directory: Path) -> Path:
-    """Write `directory/report.html` from every `directory/*/result.json` and return its path.
+def build(directory: Path, report: Path | None = None) -> Path:
+    """Write `report`, by default `directory/report.html`, from every `directory/*/result.json` and return its path.
 
     The page needs no network and no other file: it can be mailed and printed.
     """
@@ -29,7 +30,7 @@ def build(directory: Path) -> Path:
         {"document": document, "anchor": path.parent.name, "html": fragment(document, path.parent)}
         for document, path in zip(documents, found, strict=True)
     ]
-    report = directory / "report.html"
+    report = report or directory / "report.html"
     with atomically(report) as draft:
         draft.write_text(page.render(sections=sections), encoding="utf-8")
     return report
@@ -43,10 +44,19 @@ def fragment(document: dict[str, Any], folder: Path) -> Markup:
 
 
 def _picture(figure: dict[str, str], folder: Path) -> Markup:
-    source = (folder / figure["svg"]).read_text(encoding="utf-8")
-    digest = sha256(f"{folder.name}/{figure['name']}".encode()).hexdigest()
+    """Put a drawing inline; where only its picture was kept, that."""
     label = text.inline(figure.get("caption", figure["name"])).striptags()
-    return Markup(inline_svg(source, prefix=f"f{digest[:8]}-", label=label))
+    drawing, picture = folder / figure["svg"], folder / figure["png"]
+    if drawing.is_file():
+        digest = sha256(f"{folder.name}/{figure['name']}".encode()).hexdigest()
+        source = drawing.read_text(encoding="utf-8")
+        return Markup(inline_svg(source, prefix=f"f{digest[:8]}-", label=label))
+    if not picture.is_file():
+        raise ValueError(
+            f"`{drawing}` is missing: run `{folder.name}` again (`isotherm run {folder.name}`)."
+        )
+    content = b64encode(picture.read_bytes()).decode("ascii")
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, content)
 
 
 def _environment() -> Environment:

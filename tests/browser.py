@@ -1,0 +1,116 @@
+"""A headless Chromium driven through a pipe, in the browser's own protocol: nothing to install beside it."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from itertools import count
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def find():
+    """Path of a browser, or None."""
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One tab; what it complains of is in `complaints`."""
+
+    def __init__(self, profile):
+        to_browser, self.writing = os.pipe()
+        self.reading, from_browser = os.pipe()
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser, from_browser)]
+        command = [find(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+
+        def wire():  # the browser reads from descriptor 3 and writes to 4
+            os.dup2(high[0], 3), os.dup2(high[1], 4)
+
+        self.process = subprocess.Popen(
+            command, close_fds=False, preexec_fn=wire, stderr=subprocess.DEVNULL
+        )
+        for end in (to_browser, from_browser, *high):
+            os.close(end)
+        self.numbers, self.buffer, self.complaints, self.events, self.session = (
+            count(1),
+            b"",
+            [],
+            [],
+            None,
+        )
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.writing), os.close(self.reading)
+
+    def call(self, method, **params):
+        """Send a command and wait for its answer."""
+        number = next(self.numbers)
+        message = {"id": number, "method": method, "params": params}
+        message |= {"sessionId": self.session} if self.session else {}
+        os.write(self.writing, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == number:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+
+    def _next(self):
+        while b"\0" not in self.buffer:
+            read = os.read(self.reading, 65536)
+            assert read, "the browser has gone"
+            self.buffer += read
+        line, _, self.buffer = self.buffer.partition(b"\0")
+        message = json.loads(line)
+        name, params = message.get("method"), message.get("params", {})
+        if name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(params["entry"]["text"])
+        elif name in ("Runtime.exceptionThrown", "Network.loadingFailed"):
+            self.complaints.append(json.dumps(params)[:300])
+        elif name == "Page.loadEventFired":
+            self.events.append(name)
+        return message
+
+    def open(self, path):
+        """Load a file and wait until all of it is there."""
+        self.events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        while not self.events:
+            self._next()
+
+    def ask(self, expression):
+        """Value of a JavaScript expression on the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, key, code):
+        """Press and release a key."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+            )
+
+    def resize(self, width, height, dark=False):
+        """Be a phone, or a desk; by day or by night."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])

@@ -1,0 +1,55 @@
+"""`isotherm bench` finds the contests of a checkout and passes on what they say."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from isotherm.cli import bench
+from isotherm.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository with one contest and peers that are this very Python."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/reporting.py").write_text('"""Tables."""\n')
+    source = '"""Who is faster?"""\nimport sys\n\ndef main(): ...\n\nsys.exit(3 + len(sys.argv))\n'
+    (tmp_path / "benchmarks/race.py").write_text(source)
+    monkeypatch.chdir(tmp_path / "benchmarks")
+    monkeypatch.setattr(bench, "PEERS", Path(sys.executable))
+    return tmp_path
+
+
+def test_lists_contests_but_not_helpers(checkout):
+    listed = call()
+    assert listed.exit_code == 0
+    assert "race" in listed.output and "Who is faster?" in listed.output
+    assert "reporting" not in listed.output
+
+
+def test_runs_one_and_gives_its_exit_code(checkout):
+    assert call("race").exit_code == 4
+    assert call("race", "--quick").exit_code == 5
+
+
+def test_says_what_is_missing(checkout, monkeypatch):
+    assert "did you mean `race`?" in call("rase").output
+    monkeypatch.setattr(bench, "PEERS", Path("nowhere"))
+    assert "make peers" in call("race").output
+    assert call("race").exit_code == 2
+
+
+def test_the_repository_has_its_contests():
+    names = bench._contests(ROOT)
+    assert {"accuracy", "double_well", "growth", "ess", "networks", "topics", "lda_stream"} <= set(
+        names
+    )
+    assert all(question and "`" not in question[:1] for question in names.values())
