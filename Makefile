@@ -41,6 +41,10 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/networks.py
 	$(VENV)-bench/bin/python benchmarks/topics.py
 	$(VENV)-bench/bin/python benchmarks/lda_stream.py
+	$(VENV)-bench/bin/python benchmarks/dpfa_stream.py
+	$(VENV)-bench/bin/python benchmarks/accuracy.py
+	$(VENV)-bench/bin/python benchmarks/ess.py
+	$(VENV)-bench/bin/python benchmarks/growth.py
 
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

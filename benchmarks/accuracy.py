@@ -297,6 +297,21 @@ def scores(draws: np.ndarray, target: Target) -> dict[str, Any]:
     return row
 
 
+def pivot(points: list[dict]) -> list[dict]:
+    """Lay the errors out for reading: a table per target, a row per contestant, a column per step size."""
+    rows: dict[tuple[str, str], dict] = {}
+    for point in points:
+        name, c = point["contestant"], point["c"]
+        error = point.get("error of the variance, median %")
+        told = f"{point['diverged']} diverged" if error is None else f"{error:+.3g}"
+        row = rows.setdefault((point["table"], name), {"table": point["table"], "contestant": name})
+        if name.endswith("`warm_start`"):  # its step is its own
+            row["contestant"], row["c = 0.4"] = f"{name} (c = {c:.2g})", told
+        else:
+            row[f"c = {c:g}"] = told
+    return list(rows.values())
+
+
 def plot(rows: list[dict], path: Path) -> None:
     """Draw the size of the median error over the step size, one panel per target."""
     targets = list(dict.fromkeys(row["table"] for row in rows))
@@ -373,13 +388,14 @@ def main() -> None:
                 label = f"{name}, step size of `warm_start`" if i >= len(SIZES) else name
                 row = {"table": title, "contestant": label, "c": c, "step size": c / scale}
                 rows.append(row | scores(draws, target))
-    for row in rows:
-        print(*[f"{x:.3g}" if isinstance(x, float) else x for x in row.values()], sep=" | ")
+    for row in pivot(rows):
+        print(*row.values(), sep=" | ")
     if not options.quick and not options.targets:
         found = {
             "machine": where,
             "gradients": {t: n for t, (_, _, n) in TARGETS.items()},
-            "rows": rows,
+            "rows": pivot(rows),
+            "points": rows,
         }
         (RESULTS / "accuracy.json").write_text(json.dumps(found, indent=1) + "\n")
         plot(rows, RESULTS / "accuracy.png")

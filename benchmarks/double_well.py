@@ -2,7 +2,7 @@
 
 All contestants run in this process, interleaved: in every round each makes one warm (compiled)
 run, in rotated order, and its draws are scored against the exact density. The full run rewrites
-`benchmarks/results/` and the table in `benchmarks/README.md`.
+`docs/results/double_well_speed.json` and a picture.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: a table on the screen, JSON, a picture, a block in the README."""
+"""What a benchmark leaves behind: a table on the screen, JSON and a picture in `docs/results`."""
 
 import datetime
 import json
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "docs" / "results"
 COLUMNS = ("contestant", "setting", "steps/s", "min", "max", "mean", "variance", "TV")
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "blackjax", "posteriors", "torch")
 OURS = "isotherm.sample ABOBA, gaussian"
@@ -92,38 +93,11 @@ def print_table(rows: list[dict], exact: dict[str, float]) -> None:
 
 
 def write_results(rows: list[dict], exact: dict[str, float], where: dict) -> None:
-    """Write the JSON, the picture, and the table of the README."""
+    """Write the JSON and the picture."""
     where = where | {"load_average_after": os.getloadavg()[0]}
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
     everything = {"machine": where, "exact": exact, "contestants": rows, "ratios": ratios(rows)}
-    (results / "double_well.json").write_text(json.dumps(everything, indent=1) + "\n")
-    _plot(rows, results / "double_well.png")
-    page = (HERE / "README.md").read_text()
-    head, rest = page.split("<!-- results -->\n")
-    tail = rest.split("<!-- end of results -->")[1]
-    block = "<!-- results -->\n" + _markdown(everything) + "<!-- end of results -->"
-    (HERE / "README.md").write_text(head + block + tail)
-
-
-def _markdown(everything: dict) -> str:
-    where, exact = everything["machine"], everything["exact"]
-    lines = ["| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in everything["contestants"]]
-    lines.append(f"| exact | | | | | {exact['mean']:.3f} | {exact['variance']:.3f} | 0 |")
-    lines += ["", "How many times faster `isotherm.sample` is (median over rounds):", ""]
-    lines += [f"- {name}: {rounded(value)}" for name, value in everything["ratios"].items()]
-    packages = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    load = f"{where['load_average_before']:.1f} before and {where['load_average_after']:.1f} after"
-    lines += [
-        "",
-        f"{where['cpu']}, {where['cores']} cores (load average {load}: this run alone is 1),",
-    ]
-    lines += [
-        f"{where['date']}, commit `{where['commit']}`; Python {where['python']}, {packages}.",
-        "",
-    ]
-    return "\n".join(lines)
+    (RESULTS / "double_well_speed.json").write_text(json.dumps(everything, indent=1) + "\n")
+    _plot(rows, RESULTS / "double_well_speed.png")
 
 
 def _plot(rows: list[dict], path: Path) -> None:

@@ -7,7 +7,7 @@ r"""Tables of measured numbers, read from `docs/results` when the page is built.
 
 Shows those columns (all, if not given; `key = heading` renames one) of the rows of one table of
 `docs/results/NAME/result.json`, or of a benchmark's `docs/results/NAME.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
-rows with that value.
+rows with that value; `:rows: contestants` reads another list of the file.
 
 Beside the pages goes `report.html`, the report of all experiments in `docs/results`.
 """
@@ -34,6 +34,7 @@ class ResultTable(Directive):
         "table": directives.unchanged,
         "columns": directives.unchanged,
         "where": directives.unchanged,
+        "rows": directives.unchanged,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -41,7 +42,8 @@ class ResultTable(Directive):
         path = RESULTS / self.arguments[0] / "result.json"
         path = path if path.exists() else RESULTS / f"{self.arguments[0]}.json"
         self.state.document.settings.record_dependencies.add(str(path))
-        found = dict(tables(json.loads(path.read_text(encoding="utf-8"))["rows"]))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found = dict(tables(document[self.options.get("rows", "rows")]))
         title = self.options.get("table", next(iter(found)))
         if title not in found:
             raise self.error(f"{path.name} has no table {title!r}, only {list(found)}.")

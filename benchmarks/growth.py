@@ -1,0 +1,163 @@
+"""Growth: time and memory of a step as data, parameters, chains, topics and vocabulary grow.
+
+Every point is a process of its own, so that its memory is its own: what the largest resident set grew by after the libraries were
+imported and the data made. Time is the fastest of five repetitions after one that compiles. The slope is that of a straight line through the logarithms:
+0 means that growth costs nothing, 1 that it costs in proportion. Where a slope lies between, part of the cost is fixed. Writes `docs/results/growth.json` and a picture.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from reporting import machine
+from rich.progress import track
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+PACKAGES = ("isotherm", "jax", "numpy", "numba")
+BATCH, REPETITIONS = 100, 5
+
+
+def peak() -> float:
+    """Give the largest resident set so far, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measured(run: Callable[[], object], steps: int) -> dict[str, float]:
+    """Time one step of `run`, which makes `steps` of them, and see what memory it took."""
+    before = peak()
+    run()
+    times = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return {"ms per step": 1000 * min(times) / steps, "megabytes": peak() - before}
+
+
+def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: int = 500) -> dict:
+    """Sample a linear regression, keeping moments only."""
+    import jax
+    import jax.numpy as jnp
+
+    import isotherm
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, features), dtype=np.float32)
+    data = (jnp.asarray(x), jnp.asarray(x[:, 0]))
+    grad_fn = isotherm.minibatch_gradient(
+        lambda w, batch: -((batch[1] - batch[0] @ w) ** 2) / 2,
+        lambda w: -jnp.sum(w**2) / 2,
+        data_size=rows,
+    )
+    sampler = isotherm.msgnht(grad_fn, 1e-4)
+    batches = isotherm.independent_batches(data, BATCH)
+    del x
+
+    def run():
+        return isotherm.sample(
+            jax.random.key(0), sampler, jnp.zeros(features), batches, num_draws=steps // 50, thin=50,
+            num_chains=chains, collect={"moments": isotherm.moments()}, progress=False,
+        )  # fmt: skip
+
+    return measured(run, steps)
+
+
+def topics(num_topics: int = 50, vocabulary: int = 10_000, documents: int = 100) -> dict:
+    """Give a batch of documents of 100 tokens to `ThermostatLDA.partial_fit`; a step is a document."""
+    import scipy.sparse
+
+    from isotherm import ThermostatLDA
+
+    rng = np.random.default_rng(0)
+    words = (vocabulary * rng.random((documents, 100)) ** 3).astype(
+        int
+    )  # some are much more common
+    where = (np.repeat(np.arange(documents), 100), words.ravel())
+    counts = scipy.sparse.csr_matrix((np.ones(words.size, int), where), (documents, vocabulary))
+    model = ThermostatLDA(num_topics, random_state=0)
+    return measured(lambda: model.partial_fit(counts), documents)
+
+
+AXES: dict[str, tuple[Callable[..., dict], str, tuple[int, ...]]] = {
+    "rows of data": (regression, "rows", (1_000, 10_000, 100_000, 1_000_000)),
+    "parameters": (regression, "features", (10, 100, 1_000, 10_000)),
+    "chains": (regression, "chains", (1, 4, 16, 64)),
+    "topics": (topics, "num_topics", (16, 32, 64, 128, 256)),
+    "vocabulary": (topics, "vocabulary", (1_000, 10_000, 100_000)),
+}
+
+
+def slope(sizes: tuple[int, ...], values: list[float]) -> float:
+    """Fit a straight line through the logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-3)), 1)[0])
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Draw time and memory over every axis."""
+    figure, axes = plt.subplots(2, len(AXES), figsize=(15, 6), layout="constrained", sharex="col")
+    for column, name in zip(axes.T, AXES, strict=True):
+        mine = [row for row in rows if row["axis"] == name]
+        for axis, key in zip(column, ("ms per step", "megabytes"), strict=True):
+            axis.plot([r["size"] for r in mine], [r[key] for r in mine], "o-")
+            axis.set(xscale="log", yscale="log")
+            axis.spines[["top", "right"]].set_visible(False)
+        column[1].set_xlabel(name)
+    axes[0, 0].set_ylabel("ms per step")
+    axes[1, 0].set_ylabel("megabytes")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure every point and fit the slopes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two points per axis; writes nothing")
+    options = parser.parse_args()
+    where = machine(PACKAGES)
+    rows = []
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        points = [
+            (axis, run, name, size)
+            for axis, (run, name, sizes) in AXES.items()
+            for size in (sizes[:2] if options.quick else sizes)
+        ]
+        for axis, run, name, size in track(points, description="points"):
+            found = pool.apply(partial(run, **{name: size}))
+            rows.append({"table": "points", "axis": axis, "size": size} | found)
+    slopes = []
+    for axis, (_, _, sizes) in AXES.items():
+        mine = [row for row in rows if row["axis"] == axis]
+        sizes = tuple(row["size"] for row in mine)
+        told = {
+            key: slope(sizes, [row[key] for row in mine]) for key in ("ms per step", "megabytes")
+        }
+        slopes.append(
+            {
+                "table": "slopes",
+                "axis": axis,
+                "from": sizes[0],
+                "to": sizes[-1],
+                "slope of time": told["ms per step"],
+                "slope of memory": told["megabytes"],
+                "ms per step, first": mine[0]["ms per step"],
+                "ms per step, last": mine[-1]["ms per step"],
+                "megabytes, last": mine[-1]["megabytes"],
+            }
+        )
+    for row in [*rows, *slopes]:
+        print({k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()})
+    if not options.quick:
+        everything = {"machine": where, "rows": [*slopes, *rows]}
+        (RESULTS / "growth.json").write_text(json.dumps(everything, indent=1) + "\n")
+        plot(rows, RESULTS / "growth.png")
+
+
+if __name__ == "__main__":
+    main()
