@@ -12,14 +12,14 @@ def cell(value: Any) -> str:
     """Spell one value of a table.
 
     >>> [cell(value) for value in (None, True, 12, 0.123456, 12345.6, 1e-9, [1, 2.5], "E")]
-    ['–', 'yes', '12', '0.1235', '12346', '1e-09', '1, 2.5', 'E']
+    ['–', 'yes', '12', '0.1235', '12,346', '1e-09', '1, 2.5', 'E']
     """
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value))
     return str(value)
