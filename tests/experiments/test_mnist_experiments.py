@@ -108,11 +108,14 @@ def test_claims_of_the_table_can_fail():
     config = table.Config()
     names = (*config.samplers(), *config.rivals)
     result = {f"{name}/scores": np.full((3, 5), 98.3) for name in names}
+    result |= {f"{name}/together": np.full(5, 98.3) for name in names}
     assert all(claim.holds for claim in table.check(config, result))
     ahead = result | {"SGD/scores": np.full((3, 5), 98.6)}
     assert sum(not claim.holds for claim in table.check(config, ahead)) == 1
     short = result | {"mSGNHT-S, paper's setting/scores": np.full((3, 5), 97.6)}
     assert not table.check(config, short)[0].holds
+    alone = result | {"mSGNHT-S, chosen/together": np.full(5, 98.2)}
+    assert sum(not claim.holds for claim in table.check(config, alone)) == 1
 
 
 def present() -> bool:
@@ -136,12 +139,18 @@ def test_the_table_is_laid_out_and_drawn():
     result = {}
     for name in (*config.samplers(), *config.rivals):
         result[f"{name}/scores"] = np.full((3, 5), 98.0)
+        result[f"{name}/together"] = np.full(5, 98.1)
         result[f"{name}/reliability"] = np.stack([np.linspace(0, 0.9, 15), *np.full((2, 15), 0.9), np.full(15, 50.0)])  # fmt: skip
     for name in config.factors():
         result |= {f"factor {name}/{what}": np.full((1, 40), 97.0) for what in curves.KEPT[:-2]}
         result[f"factor {name}/averages"] = np.full((1, 3, 2, 2), 97.0)
     rows = table.rows(config, result)
-    assert {row["table"] for row in rows} == {"Table 3", "What matters", "Averaging"}
+    assert {row["table"] for row in rows} == {
+        "Table 3",
+        "Several chains",
+        "What matters",
+        "Averaging",
+    }
     assert rows[0]["paper (%)"] == 98.25 and rows[0]["T"] == "1"
     assert set(table.plot(config, result)) == {"methods", "factors", "reliability"}
 
