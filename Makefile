@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint peers bench docs clean
+.PHONY: setup demo test lint peers bench soak docs clean
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
@@ -45,6 +45,24 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/accuracy.py
 	$(VENV)-bench/bin/python benchmarks/ess.py
 	$(VENV)-bench/bin/python benchmarks/growth.py
+
+# Kills, hostile arguments, damaged files, memory: some ten hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.
+KILLS ?= 50
+FUZZ_SECONDS ?= 600
+MEMORY_SECONDS ?= 3600
+EXAMPLES ?= 2000
+SOAK := $(BIN)/python soak
+
+$(VENV)/.atheris: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	touch $@
+
+soak: $(VENV)/.atheris
+	for name in logistic mlp lda dpfa; do $(SOAK)/kills.py $$name --kills $(KILLS) || exit 1; done
+	! $(SOAK)/kills.py logistic --kills 10 --mutant
+	ISOTHERM_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/test_hostile_api.py
+	for name in idx libsvm ldac matrix-market npz vocabulary wiki-xml wikitext; do $(SOAK)/fuzz.py $$name --seconds $(FUZZ_SECONDS) || exit 1; done
+	$(SOAK)/memory.py --seconds $(MEMORY_SECONDS)
 
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from isotherm.loop.arguments import PolicyWarning
     from isotherm.loop.chains import RollbackWarning
     from isotherm.loop.chunks import compiler_options
+    from isotherm.loop.devices import LostProcessError
     from isotherm.loop.health import HealthWarning
     from isotherm.models.networks import Network, lenet, mlp
     from isotherm.prediction import predictions, predictive
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from isotherm.samplers.sgrld import sgrld
     from isotherm.saved_runs import load_run, save_run
     from isotherm.schedules import cyclical, halving, polynomial
+    from isotherm.shards import sharded_batches
     from isotherm.types import Sampler, StepInfo
     from isotherm.warmstart import WarmStart, find_mode, warm_start
 
@@ -84,6 +86,7 @@ _HOME = {
     "loop.arguments": "PolicyWarning",
     "loop.chains": "RollbackWarning",
     "loop.chunks": "compiler_options",
+    "loop.devices": "LostProcessError",
     "loop.health": "HealthWarning",
     "models.networks": "Network lenet mlp",
     "prediction": "predictions predictive",
@@ -96,6 +99,7 @@ _HOME = {
     "samplers.sgrld": "sgrld",
     "saved_runs": "load_run save_run",
     "schedules": "cyclical halving polynomial",
+    "shards": "sharded_batches",
     "types": "Sampler StepInfo",
     "warmstart": "WarmStart find_mode warm_start",
 }

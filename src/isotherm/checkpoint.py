@@ -53,14 +53,17 @@ class Progressed(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run in a folder."""
 
-    def __init__(self, folder: str | os.PathLike[str], run: Mapping[str, Any]) -> None:
-        self.folder, self.pages = Path(folder), []
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, folder: str | os.PathLike[str], run: Mapping[str, Any], *, writes: bool = True
+    ) -> None:
+        self.folder, self.pages, self.writes = Path(folder), [], writes
+        if writes:
+            self.folder.mkdir(parents=True, exist_ok=True)
         label = json.loads(json.dumps({"format": FORMAT, **run}))
         path = self.folder / "run.json"
         if path.exists():
             _refuse_another(path, label)
-        else:
+        elif writes:
             write_json(path, label)
 
     def load(self, state: Any, memory: Any, page: Any) -> Progressed | None:
@@ -85,6 +88,9 @@ class Checkpoints:
 
     def save(self, progressed: Progressed) -> None:
         """Write new pages and the state; forget all but the last two states."""
+        if not self.writes:  # another process does, and only the number of pages matters here
+            self.pages += [None] * (len(progressed.pages) - len(self.pages))
+            return
         try:
             self._write(progressed)
         except OSError as error:
@@ -219,8 +225,13 @@ class Keeper:
     and `KeyboardInterrupt` says how to go on. A second signal stops at once.
     """
 
-    def __init__(self, checkpoints: Checkpoints | None, seconds: float) -> None:
-        self.checkpoints, self.seconds, self.asked = checkpoints, seconds, False
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        seconds: float,
+        agree: Callable[..., Sequence[int]] = lambda *values: values,
+    ) -> None:
+        self.checkpoints, self.seconds, self.asked, self.agree = checkpoints, seconds, False, agree
         self.saved, self.before = time.monotonic(), {}
 
     def __enter__(self) -> "Keeper":
@@ -242,10 +253,12 @@ class Keeper:
         """Save if it is time; `progressed` is told how many pages are saved already."""
         if self.checkpoints is None:
             return
-        if last or self.asked or time.monotonic() - self.saved > self.seconds:
+        due = time.monotonic() - self.saved > self.seconds
+        asked, due = self.agree(self.asked, due)  # all processes of a run save, and stop, together
+        if last or asked or due:
             self.checkpoints.save(progressed(len(self.checkpoints.pages)))
             self.saved = time.monotonic()
-        if self.asked and not last:
+        if asked and not last:
             raise KeyboardInterrupt(
                 f"Stopped and saved in `{self.checkpoints.folder}`; the same call goes on from there."
             )

@@ -17,7 +17,7 @@ def require_positive(name: str, value: object) -> None:
     if callable(value) or is_traced(value):
         return
     number = np.asarray(value)
-    if not np.all((number > 0) & np.isfinite(number)):
+    if not (_is_real(number) and np.all((number > 0) & np.isfinite(number))):
         raise ValueError(f"`{name}` must be positive, got {value}.")
 
 
@@ -26,8 +26,12 @@ def require_nonnegative(name: str, value: object) -> None:
     if is_traced(value):
         return
     number = np.asarray(value)
-    if not np.all((number >= 0) & np.isfinite(number)):
+    if not (_is_real(number) and np.all((number >= 0) & np.isfinite(number))):
         raise ValueError(f"`{name}` must not be negative, got {value}.")
+
+
+def _is_real(number: np.ndarray) -> bool:
+    return number.size > 0 and number.dtype.kind not in "cOSUMm"
 
 
 def as_schedule(step_size: ScalarOrSchedule) -> Schedule:

@@ -59,8 +59,9 @@ def test_bag_rises_and_leaves_strangers_out():
         "{{a|[[" * 30_000,
         "cat " * (LONGEST // 4 + 1),
         "<!--" * 100_000 + "{{" * 100,
+        "[[a|b]] <ref>{{c}}</ref> {{d|e={{f|g}}}}\n{| class=h\n|-\n*}}}\n{| i] ]]" * 2000,
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_monstrous_page_is_stripped_plainly_and_soon(text):
     """The parser takes 33 s for 8000 templates that are never closed, and four times that for twice as many."""
@@ -75,4 +76,6 @@ def test_where_monsters_begin():
     deep = "{{a|" * DEEPEST + "}}" * DEEPEST
     assert not is_monstrous(deep * 10) and is_monstrous(deep[:4] + deep)
     assert not is_monstrous("a" * LONGEST) and is_monstrous("a" * (LONGEST + 1))
+    assert not is_monstrous("{{a|}} {{{1|}}} {|\n|-\n|}\n{{{2|{{!}}}}}" * 1000)
+    assert is_monstrous("{|\n}}" * (DEEPEST + 1))  # other brackets do not close a table
     assert not is_monstrous("<br> <li> <ref name=a /> [[a]] {{b}} <ref>c</ref>" * 1000)

@@ -5,6 +5,7 @@ says in which file and on which line or in which document the trouble is.
 """
 
 import gzip
+import os
 import re
 import struct
 import zipfile
@@ -44,6 +45,18 @@ def open_bytes(path: PathLike) -> IO[bytes]:
     return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
 
 
+class Unchanged:
+    """Whether a file is as long as when it was opened; text does not say where it ends."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path, self.size = Path(path), os.stat(path).st_size
+
+    def check(self) -> None:
+        """Refuse a file that was cut or written to in the meantime."""
+        if self.path.stat().st_size != self.size:
+            raise ValueError(f"`{self.path}` was changed while it was read")
+
+
 def read_vocabulary(path: PathLike) -> tuple[str, ...]:
     """Read words, one per line: line n is word n - 1."""
     with open_bytes(path) as stream:
@@ -51,6 +64,8 @@ def read_vocabulary(path: PathLike) -> tuple[str, ...]:
             words = stream.read().decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise ValueError(f"`{path}` is not text in UTF-8: {error}") from error
+        except DAMAGE as error:
+            raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
     words = [word.strip() for word in words]
     if not words:
         raise ValueError(f"`{path}` is an empty vocabulary.")
@@ -76,6 +91,12 @@ def parse_ldac(line: bytes) -> list[int]:
         short = ": cut short?" if found < promised else ""
         raise ValueError(f"it says {promised} words, but has {found}{short}")
     return numbers[1::2] + numbers[2::2]
+
+
+def check_end(line: bytes) -> None:
+    """Refuse a last line that may have lost its last digit."""
+    if not line.endswith(b"\n"):
+        raise ValueError("it does not end with a line break: cut short?")
 
 
 def _trouble(line: bytes) -> str:
@@ -104,14 +125,16 @@ def assemble(lines: list[list[int]], num_words: int) -> Counts:
 
 def ldac_lines(path: PathLike, stream: IO[bytes], num_words: int | None) -> Iterator[list[int]]:
     """Parse a stream of LDA-C line by line; an error names the line."""
-    number, lines = 0, iter(stream)
+    number, lines, unchanged = 0, iter(stream), Unchanged(path)
     while True:
         number += 1
         try:
             line = next(lines, None)
             if line is None:
+                unchanged.check()
                 return
             parsed = parse_ldac(line)
+            check_end(line)
             outside = max(parsed[: len(parsed) // 2], default=-1)
             if num_words is not None and outside >= num_words:
                 raise ValueError(f"word {outside}, but the vocabulary has {num_words} words")

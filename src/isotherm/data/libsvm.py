@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from isotherm.data.bags import Unchanged
 from isotherm.data.registry import PathLike, locate
 
 
@@ -49,8 +50,11 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
     if num_features < 1:
         raise ValueError(f"`num_features` must be at least 1, got {num_features}.")
     options: dict[str, Any] = {"dtype": np.float32, "zero_based": False}
+    unchanged = Unchanged(path)
     try:
         x, y, *_ = load_svmlight_file(os.fspath(path), **options)
+        unchanged.check()
+        _check_end(path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
     except ValueError as error:
@@ -66,6 +70,16 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
         sparse.csr_array((x.data, x.indices, x.indptr), shape=(rows, num_features)),
         np.asarray(y, np.float64),
     )
+
+
+def _check_end(path: PathLike) -> None:
+    """Refuse text whose last line may have lost its last digit; what is packed has a checksum."""
+    with open(path, "rb") as stream:
+        packed = str(path).endswith((".gz", ".bz2"))
+        if not packed and stream.seek(0, os.SEEK_END):
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                raise ValueError("it does not end with a line break: cut short?")
 
 
 def load_a9a(data_dir: PathLike | None = None) -> TrainTest:

@@ -70,7 +70,10 @@ def _blocks(stream: IO[bytes], at: int, line: bytes) -> Iterator[np.ndarray]:
     """Read about a mebibyte of lines at a time; an error names the first that is wrong."""
     one, many = re.compile(line), re.compile(rb"(?:%b)*+" % line)
     while lines := stream.readlines(_BLOCK):
-        lines[-1] = lines[-1].removesuffix(b"\n") + b"\n"
+        if not lines[-1].endswith(b"\n"):
+            raise ValueError(
+                f"line {at + len(lines)}: it does not end with a line break: cut short?"
+            )
         text = b"".join(lines)
         if not many.fullmatch(text):
             for number, each in enumerate(lines, at + 1):

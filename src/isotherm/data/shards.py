@@ -74,7 +74,7 @@ class _Reader(Protocol):
 class _LDAC:
     def __init__(self, path: Path, num_words: int) -> None:
         self.path, self.num_words = path, num_words
-        self.stream = bags.open_bytes(path)
+        self.stream, self.unchanged = bags.open_bytes(path), bags.Unchanged(path)
         self.skipped = 0
 
     def skip(self, rows: int) -> None:
@@ -89,8 +89,10 @@ class _LDAC:
             try:
                 line = self.stream.readline()
                 if not line:
+                    self.unchanged.check()
                     break
                 parsed = bags.parse_ldac(line)
+                bags.check_end(line)
                 bags.assemble([parsed], self.num_words)
                 lines.append(parsed)
             except bags.DAMAGE as error:

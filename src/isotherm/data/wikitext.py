@@ -36,9 +36,11 @@ _NO_LETTERS = bytes(set(range(128)) - set(f"{string.ascii_lowercase} ".encode())
 
 _BRACKET = re.compile(
     r"(?P<open>\{\{|\[\[|\{\||<(?!br\b|hr\b|wbr\b|img\b|li\b|dt\b|dd\b|t[hrd]\b)[a-z]+\b(?![^<>]*/>))"
-    r"|\}\}|\]\]|\|\}|</[a-z]",
+    r"|\}\}|\]\]|\|\}(?!\})|</[a-z]",
     re.IGNORECASE,
 )
+_KINDS = {"{{": 0, "}}": 0, "[[": 1, "]]": 1, "{|": 2, "|}": 2}
+"""Which brackets belong together; all others are tags."""
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{\|[^{}]*\|\}")
 _HIDDEN = re.compile(rf"<({'|'.join(sorted(_HIDDEN_TAGS))})\b[^<>]*?(/?)>", re.IGNORECASE)
 _LINK = re.compile(r"\[\[([^\[\]|]*)(?:\|([^\[\]]*))?\]\]")
@@ -69,10 +71,11 @@ def is_monstrous(text: str) -> bool:
     """Tell whether mwparserfromhell had better not see a page."""
     if len(text) > LONGEST:
         return True
-    depth = 0
+    depth = [0, 0, 0, 0]
     for bracket in _BRACKET.finditer(text):
-        depth = depth + 1 if bracket["open"] else max(depth - 1, 0)
-        if depth > DEEPEST:
+        kind = _KINDS.get(bracket[0], 3)
+        depth[kind] = depth[kind] + 1 if bracket["open"] else max(depth[kind] - 1, 0)
+        if sum(depth) > DEEPEST:
             return True
     return False
 

@@ -95,7 +95,8 @@ def langevin(
     require_nonnegative("diffusion", diffusion)
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
-    word = integrators.parse(integrator) if isinstance(integrator, str) else integrator
+    is_word = isinstance(integrator, integrators.Integrator)
+    word = integrator if is_word else integrators.parse(integrator)
     friction = THERMOSTATS[thermostat](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(

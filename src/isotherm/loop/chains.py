@@ -24,6 +24,7 @@ from isotherm.batches import BatchPolicy
 from isotherm.checkpoint import Progressed
 from isotherm.collect import Draws, Running
 from isotherm.loop import chunks
+from isotherm.loop.devices import Devices
 from isotherm.loop.health import HealthWarning, Watch
 from isotherm.loop.pages import Pages
 from isotherm.runs import DivergedError, Rollback, Run
@@ -76,12 +77,16 @@ class Chains:
     """All chains of one run: where they are, how far that is, and what was kept."""
 
     def __init__(
-        self, keys: Key, make: Callable[[float], Sampler], state: Any, batches: BatchPolicy, plan: Plan
+        self, keys: Key, make: Callable[[float], Sampler], state: Any, batches: BatchPolicy, plan: Plan,
+        devices: Devices,
     ) -> None:  # fmt: skip
-        self.keys, self.make, self.batches, self.plan = keys, make, batches, plan
+        self.make, self.plan, self.devices = make, plan, devices
         self.call: Mapping[str, Any] = {}
-        self.state = jax.tree.map(jnp.copy, state)  # chunks reuse its memory
-        self.memory = jax.vmap(lambda s: {n: c.start(s) for n, c in plan.running.items()})(state)
+        self.keys, self.batches = devices.put_keys(keys), devices.put_batches(batches)
+        memory = jax.vmap(lambda s: {n: c.start(s) for n, c in plan.running.items()})(state)
+        # A copy: chunks reuse its memory.
+        self.state = devices.put_chains(jax.tree.map(jnp.copy, state))
+        self.memory = devices.put_chains(memory)
         self.done = self.kept = 0
         self.pages, self.rollbacks = Pages(), ()
         self.num_chains = keys.shape[0]
@@ -125,7 +130,8 @@ class Chains:
     def resume(self, found: Progressed) -> None:
         """Go on from a checkpoint."""
         self.done, self.kept, self.diverged = found.done, found.kept, found.diverged
-        self.state, self.memory = jax.tree.map(jnp.asarray, (found.state, found.memory))
+        state_and_memory = jax.tree.map(jnp.asarray, (found.state, found.memory))
+        self.state, self.memory = self.devices.put_chains(state_and_memory)
         self.pages = Pages(found.pages)
         self.rollbacks = tuple(Rollback(*told) for told in found.rollbacks)
         self._set_off()
@@ -137,6 +143,7 @@ class Chains:
         pages = self.pages.bound(num_saved, num_pages)
         if self.good:
             self.good = self.good._replace(num_pages=len(pages))
+        state, memory = self.devices.whole((state, memory))
         return Progressed(done, kept, self.diverged, state, memory, pages, self.rollbacks)
 
     def _here(self) -> Place:
@@ -168,10 +175,12 @@ class Chains:
         """Take steps before the first draw."""
         block, n = BURN_IN_BLOCK, 1
         if self.done:
-            n = self.burn_in_pace.next((self.plan.burn_in - self.done) // block)
+            (n,) = self.devices.agree(
+                self.burn_in_pace.next((self.plan.burn_in - self.done) // block)
+            )
         else:  # what is left over of whole blocks goes first
             block = self.plan.burn_in % block or block
-        advance = chunks.compiled(chunks.advance, "program")
+        advance = self.devices.compiled(chunks.advance, "program")
         self.state, finite = advance(
             self.state, self.keys, self.batches, n, block, program=self.program
         )
@@ -182,9 +191,9 @@ class Chains:
     def _draw(self) -> float | None:
         """Make draws; give the last step size."""
         plan = self.plan
-        n = min(self.pace.next(plan.num_draws - self.kept), self.capacity)
+        (n,) = self.devices.agree(min(self.pace.next(plan.num_draws - self.kept), self.capacity))
         before = self.memory  # still good if this chunk is not
-        collect = chunks.compiled(chunks.collect, "program", "capacity")
+        collect = self.devices.compiled(chunks.collect, "program", "capacity")
         self.state, self.memory, page, finite = collect(
             self.state, self.memory, self.keys, self.batches, n,
             program=self.program, capacity=self.capacity,
@@ -204,12 +213,13 @@ class Chains:
             return
         if self.watch.is_due(self.kept, self.arrived):
             temperatures = self.pages.statistic("kinetic_temperature")
-            if told := self.watch.look(temperatures, step_size, self.plan.thin, self.state):
+            state = self.devices.whole(self.state)
+            if told := self.watch.look(temperatures, step_size, self.plan.thin, state):
                 warnings.warn(told, HealthWarning, stacklevel=5)
 
     def _temperatures(self) -> np.ndarray:
         """Give the kinetic temperature of every chain and leaf; without momenta there is none."""
-        leaves = jax.tree.leaves(getattr(self.state, "momentum", ()))
+        leaves = jax.tree.leaves(self.devices.whole(getattr(self.state, "momentum", ())))
         with np.errstate(over="ignore", invalid="ignore"):
             means = [(np.asarray(p, np.float64).reshape(len(p), -1) ** 2).mean(1) for p in leaves]
         return np.stack(means, 1) if means else np.zeros((self.num_chains, 0))
@@ -249,8 +259,9 @@ class Chains:
         self.done, self.kept, self.memory = good.done, good.kept, good.memory
         self.state = jax.tree.map(jnp.copy, good.state)
         self.pages.drop_after(good.num_pages)
-        step_size = chunks.compiled(chunks.step_size, "program", donate=False)
-        h = float(step_size(self.state, self.keys, self.batches, program=self.program)[chain])
+        step_size = self.devices.compiled(chunks.step_size, "program", donate=False)
+        (sizes,) = step_size(self.state, self.keys, self.batches, program=self.program)
+        h = float(np.asarray(sizes)[chain])
         told = Rollback(self.steps_done, chain, leaf, h, h / 2)
         if not self.rollbacks:
             warnings.warn(
@@ -268,14 +279,15 @@ class Chains:
         kept, stats = self.pages.all()
         collected = dict(kept)
         if self.memory is not None:
+            memory = self.devices.whole(self.memory)
             for name, collector in self.plan.running.items():
-                collected[name] = jax.tree.map(np.asarray, collector.result(self.memory[name]))
+                collected[name] = jax.tree.map(np.asarray, collector.result(memory[name]))
         step_sizes = stats.get("step_size")
         return Run(
             draws=collected.get("draws"),
             collected=collected,
             stats=stats,
-            state=self.state,
+            state=self.devices.whole(self.state),
             diverged=self.diverged,
             traits=self.program.sampler.traits,
             momentum_sizes=self.sizes,

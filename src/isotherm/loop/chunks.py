@@ -134,9 +134,9 @@ def collect(
     return state, memory, pages, jax.vmap(_finite)(state)
 
 
-def step_size(state: Any, keys: Key, batches: BatchPolicy, *, program: Program) -> jax.Array:
+def step_size(state: Any, keys: Key, batches: BatchPolicy, *, program: Program) -> tuple[jax.Array]:
     """Give the step size of the next step; XLA leaves out the step itself."""
-    return jax.vmap(lambda s, k: program.steps(s, k, batches, 1)[1].step_size)(state, keys)
+    return (jax.vmap(lambda s, k: program.steps(s, k, batches, 1)[1].step_size)(state, keys),)
 
 
 def _finite(state: Any) -> jax.Array:

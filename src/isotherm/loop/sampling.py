@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from isotherm import random
 from isotherm.batches import BatchPolicy
@@ -32,8 +33,10 @@ from isotherm.loop.arguments import (
 )
 from isotherm.loop.chains import Chains
 from isotherm.loop.chunks import Program
+from isotherm.loop.devices import Devices
 from isotherm.progress import make_progress
 from isotherm.runs import Run
+from isotherm.shards import ShardedBatches
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, Key, Sampler
 
@@ -56,6 +59,7 @@ def sample(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
+    mesh: Mesh | None = None,
 ) -> Run:
     """Run chains of a sampler and keep what they find.
 
@@ -99,6 +103,17 @@ def sample(
         `num_draws` it goes further. A folder of another run is refused.
     checkpoint_seconds
         Time from one save to the next.
+    mesh
+        Devices, of one process or of several, with axes `chain`, along which chains are dealt out, and `data`, along which
+        the shards of `isotherm.sharded_batches` are. Every process makes the same call and gets the same result, and all see
+        the `checkpoint` folder, which the first one writes; another number of devices can go on from it.
+
+    Raises
+    ------
+    DivergedError
+        If a chain is lost; see `on_divergence`.
+    LostProcessError
+        If another process has ended.
 
     Warns
     -----
@@ -122,6 +137,7 @@ def sample(
     make = make_sampler_again(sampler, on_divergence)
     sampler = make(1.0)
     check_batches(sampler, batches)
+    devices = Devices(mesh, num_chains, batches)
     if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds >= 0):
         raise ValueError(f"`checkpoint_seconds` must not be negative, got {checkpoint_seconds!r}.")
 
@@ -130,29 +146,49 @@ def sample(
         state = start(sampler, position, chain_keys, position_per_chain)
     else:
         check_state(state, num_chains)
-    chains = Chains(chain_keys, make, state, batches, plan)
-    chains.call = _call(key, chains)
-    saved = None
-    if checkpoint is not None:
-        saved = Checkpoints(checkpoint, _which_run(key, sampler, chains))
-        found = saved.load(chains.state, chains.memory, chains.empty_page())
-        if found is not None and found.kept > num_draws:
-            raise ValueError(
-                f"`{checkpoint}` has {found.kept} draws already, more than `num_draws` {num_draws}."
-            )
-        if found is not None:
-            chains.resume(found)
+    with devices.together():
+        state = devices.whole(state)
+        chains = Chains(chain_keys, make, state, batches, plan, devices)
+        chains.call = _call(key, chains)
+        saved = None
+        if checkpoint is not None or devices.several:
+            which = _which_run(key, sampler, chains, batches)
+            told = {**which, "num_draws": num_draws, "start": digest(state)}
+            devices.same("give all of them the same key, settings, data and start", told)
+            saved = _resumed(chains, which, checkpoint)
+        label = f"{sampler.traits.name} x {num_chains}"
+        shown = progress if devices.first else False
+        with (
+            make_progress(shown, plan.burn_in + plan.num_draws * plan.thin, label) as bar,
+            Keeper(saved, checkpoint_seconds, devices.agree) as keeper,
+        ):
+            bar.advance(chains.steps_done, None, None)
+            while not chains.arrived:
+                bar.advance(*chains.chunk())
+                keeper.after_chunk(chains.progressed, last=chains.arrived)
+        return chains.run()
 
-    label = f"{sampler.traits.name} x {num_chains}"
-    with (
-        make_progress(progress, plan.burn_in + plan.num_draws * plan.thin, label) as bar,
-        Keeper(saved, checkpoint_seconds) as keeper,
-    ):
-        bar.advance(chains.steps_done, None, None)
-        while not chains.arrived:
-            bar.advance(*chains.chunk())
-            keeper.after_chunk(chains.progressed, last=chains.arrived)
-    return chains.run()
+
+def _resumed(
+    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None
+) -> Checkpoints | None:
+    """Take the chains to where they were when they were saved last."""
+    if folder is None:
+        return None
+    saved = Checkpoints(folder, which, writes=chains.devices.first)
+    found = saved.load(chains.state, chains.memory, chains.empty_page())
+    chains.devices.same(
+        f"they see different checkpoints in `{folder}`; put it on a disk that all of them read",
+        {"found": found and [found.done, found.kept]},
+    )
+    num_draws = chains.plan.num_draws
+    if found is not None and found.kept > num_draws:
+        raise ValueError(
+            f"`{folder}` has {found.kept} draws already, more than `num_draws` {num_draws}."
+        )
+    if found is not None:
+        chains.resume(found)
+    return saved
 
 
 def chain(
@@ -223,13 +259,15 @@ def _call(key: Key, chains: Chains) -> dict[str, Any]:
     }
 
 
-def _which_run(key: Key, sampler: Sampler, chains: Chains) -> dict[str, Any]:
+def _which_run(key: Key, sampler: Sampler, chains: Chains, batches: BatchPolicy) -> dict[str, Any]:
     """Say what makes a run this run, as far as it can be seen from outside."""
-    traits, batches = sampler.traits, chains.batches
+    traits, data = sampler.traits, batches
+    if isinstance(batches, ShardedBatches):
+        data = chains.devices.whole(jax.jit(ShardedBatches.some_rows)(batches))
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
-        "batches": [batches.policy, getattr(batches, "batch_size", None), digest(batches)],
+        "batches": [batches.policy, getattr(batches, "batch_size", None), digest(data)],
         "thin": chains.plan.thin,
         "burn_in": chains.plan.burn_in,
         "num_chains": chains.num_chains,

@@ -173,6 +173,8 @@ class LDAChain:
 def as_move(sampler: Sampler | Move, form: Form | None = None) -> Move:
     """Make a move of a sampler, and let a move pass."""
     if not isinstance(sampler, Sampler):
+        if not hasattr(sampler, "start"):
+            raise ValueError(f"This is neither a sampler nor a move: {sampler!r}.")
         if form is not None:
             raise ValueError(f"`form` is for samplers of the core, {sampler.name} has its own.")
         return sampler
