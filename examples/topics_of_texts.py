@@ -33,7 +33,9 @@ print(f"{len(texts)} texts, {len(words)} words, {counts.sum()} tokens")
 
 model = ThermostatLDA(num_topics, max_iter=50, random_state=0)
 model.fit(counts[~held_out])
-print(f"perplexity of {held_out.sum()} texts it has not seen: {model.perplexity(counts[held_out]):.0f}")
+print(
+    f"perplexity of {held_out.sum()} texts it has not seen: {model.perplexity(counts[held_out]):.0f}"
+)
 
 about = model.transform(counts)
 for k, topic in enumerate(model.components_):

@@ -1,0 +1,206 @@
+r"""Batches of data that no single device, and no single host, has to hold.
+
+The $N$ rows are cut into $S$ *shards* of $N/S$ rows each, once and for all. At every step every shard draws $n/S$ of its own
+rows afresh, with replacement, with a key of its own. All rows have the same chance, so that
+
+$$ \frac Nn \sum_{i \in \text{batch}} \nabla\log p(d_i \mid \theta) $$
+
+is unbiased, independent from step to step, as thermostats assume, and no noisier than with $n$ rows drawn from everywhere: the
+variance between shards is missing. Shards are *logical*. Which rows are drawn is a function of the key, the step and $S$, never of how many
+devices the shards lie on; so the number of devices only changes the order in which numbers are added.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from isotherm import random
+from isotherm.types import Batch, Key
+
+TOLD_ROWS = 1000
+"""How many rows tell data apart."""
+
+
+def as_grid(mesh: Any) -> Mesh:
+    """Take a mesh with axes `chain` and `data`, one of which may be missing; give one that has both."""
+    if not isinstance(mesh, Mesh):
+        raise ValueError(f"`mesh` must be a jax.sharding.Mesh, got {type(mesh).__name__}.")
+    names = mesh.axis_names
+    if not names or not set(names) <= {"chain", "data"}:
+        raise ValueError(f"`mesh` must have axes named `chain`, `data` or both, got {names}.")
+    devices = mesh.devices.T if names == ("data", "chain") else mesh.devices
+    if len(names) == 1:
+        devices = devices.reshape((-1, 1) if names == ("chain",) else (1, -1))
+    return Mesh(devices, ("chain", "data"))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ShardedBatches:
+    """Rows of data in shards, leading axes `(shard, row)`, each of which draws its part of a batch."""
+
+    data: Any
+    batch_size: int = field(metadata={"static": True})
+    policy: str = field(default="sharded", metadata={"static": True})
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def shard_size(self) -> int:
+        """Rows per shard."""
+        return jax.tree.leaves(self.data)[0].shape[1]
+
+    @property
+    def data_size(self) -> int:
+        """Number of rows in all shards."""
+        return self.num_shards * self.shard_size
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Gather the rows of the batch of a step, shard after shard."""
+        step_key, each = random.fold(key, step_index), self.batch_size // self.num_shards
+
+        def rows(shard: jax.Array) -> jax.Array:
+            return random.indices(random.fold(step_key, shard), (each,), self.shard_size)
+
+        def gather(leaf: jax.Array) -> jax.Array:
+            drawn = jax.vmap(lambda own, these: own[these])(leaf, picked)
+            return drawn.reshape(self.batch_size, *leaf.shape[2:])
+
+        picked = jax.vmap(rows)(jnp.arange(self.num_shards))
+        return jax.tree.map(gather, self.data)
+
+    def some_rows(self) -> Any:
+        """Give about a thousand rows, from all shards alike."""
+        stride = max(1, self.data_size // TOLD_ROWS)
+        return jax.tree.map(lambda leaf: leaf[:, ::stride], self.data)
+
+
+def sharded_batches(
+    data: Any | Callable[[int], Any], batch_size: int, num_shards: int, mesh: Mesh | None = None
+) -> ShardedBatches:
+    """Draw every batch afresh, in equal parts from shards of the data, for devices that work on one batch together.
+
+    Parameters
+    ----------
+    data
+        A pytree of arrays with the same first axis, cut into shards in their order; or a function that reads a shard,
+        `data(0)` to `data(num_shards - 1)`. With a `mesh` each process reads the shards of its own devices, and no other.
+    batch_size
+        Rows per batch, a multiple of `num_shards`.
+    num_shards
+        How many shards there are; they must be of equal size. Results depend on it, not on the number of devices: choose
+        a multiple of all numbers of devices to come.
+    mesh
+        Where the shards go, along its axis `data`. Without one `isotherm.sample(..., mesh=mesh)` puts them there.
+
+    Examples
+    --------
+    >>> import jax, numpy as np
+    >>> batches = sharded_batches(np.arange(12.0), batch_size=4, num_shards=2)
+    >>> low, high = batches.batch(jax.random.key(0), 0).reshape(2, 2)
+    >>> bool((low < 6).all() and (high >= 6).all())
+    True
+    """
+    for name, value in (("batch_size", batch_size), ("num_shards", num_shards)):
+        if not value >= 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    if batch_size % num_shards:
+        raise ValueError(
+            f"`batch_size` must be a multiple of `num_shards`, got {batch_size} and {num_shards}."
+        )
+    if callable(data):
+        cut = _read(data, num_shards, mesh)
+    else:
+        cut = jax.tree.map(lambda leaf: _cut(np.asarray(leaf), num_shards), data)
+        cut = jax.tree.map(jnp.asarray, cut) if mesh is None else _spread(cut, mesh)
+    shapes = [leaf.shape[:2] for leaf in jax.tree.leaves(cut)]
+    if not shapes or 0 in shapes[0]:
+        raise ValueError("`data` is empty: there is nothing to draw batches from.")
+    if len(set(shapes)) > 1:
+        rows = [shards * size for shards, size in shapes]
+        raise ValueError(f"`data` must have leaves with the same first axis, got {rows} rows.")
+    batches = ShardedBatches(cut, int(batch_size))
+    if batch_size > batches.data_size:
+        raise ValueError(
+            f"`batch_size` is {batch_size}, but `data` has only {batches.data_size} rows."
+        )
+    return batches
+
+
+def _cut(leaf: np.ndarray, num_shards: int) -> np.ndarray:
+    rows = len(leaf) if leaf.ndim else 1
+    if leaf.ndim == 0 or rows % num_shards:
+        raise ValueError(
+            f"`data` has {rows} rows, which {num_shards} shards of equal size cannot hold: the rows of a smaller one would "
+            "count for more. Leave some out, or choose another `num_shards`."
+        )
+    return leaf.reshape(num_shards, rows // num_shards, *leaf.shape[1:])
+
+
+def data_sharding(mesh: Mesh, num_shards: int) -> NamedSharding:
+    """Say on which devices of a grid the shards lie."""
+    width = mesh.shape["data"]
+    if num_shards % width:
+        raise ValueError(
+            f"`num_shards` must be a multiple of the mesh's axis `data`, got {num_shards} and {width}."
+        )
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def _spread(cut: Any, mesh: Mesh) -> Any:
+    """Put the shards that are here onto the devices that are here."""
+    leaves = jax.tree.leaves(cut)
+    if not leaves:
+        return cut
+    sharding = data_sharding(as_grid(mesh), len(leaves[0]))
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda where: leaf[where]),
+        cut,
+    )
+
+
+def _read(read: Callable[[int], Any], num_shards: int, mesh: Mesh | None) -> Any:
+    """Read the shards of this process's devices, each once."""
+    if mesh is None:
+        return jax.tree.map(jnp.asarray, _stack([read(i) for i in range(num_shards)]))
+    sharding = data_sharding(as_grid(mesh), num_shards)
+    places = sharding.addressable_devices_indices_map((num_shards,)).values()
+    own = sorted({i for place in places if place for i in range(num_shards)[place[0]]})
+    here = _stack([read(i) for i in own])
+    sizes = [leaf.shape[1] for leaf in jax.tree.leaves(here)]
+    if jax.process_count() > 1:
+        everywhere = np.asarray(multihost_utils.process_allgather(np.array(sizes)))
+        if (everywhere != everywhere[0]).any():
+            _refuse_unequal(sorted({int(size) for size in everywhere[:, 0]}))
+    row = {shard: i for i, shard in enumerate(own)}
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        def part(where: Any) -> np.ndarray:
+            return leaf[[row[i] for i in range(num_shards)[where[0]]]]
+
+        return jax.make_array_from_callback((num_shards, *leaf.shape[1:]), sharding, part)
+
+    return jax.tree.map(put, here)
+
+
+def _stack(shards: list[Any]) -> Any:
+    shards = [jax.tree.map(np.asarray, shard) for shard in shards]
+    sizes = {leaf.shape[:1] for shard in shards for leaf in jax.tree.leaves(shard)}
+    if len(sizes) > 1 or () in sizes:
+        _refuse_unequal(sorted(size[0] if size else 1 for size in sizes))
+    return jax.tree.map(lambda *parts: np.stack(parts), *shards)
+
+
+def _refuse_unequal(sizes: list[int]) -> None:
+    raise ValueError(
+        f"Shards must have equally many rows, got {sizes}: the rows of a smaller one would count for more."
+    )
