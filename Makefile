@@ -46,7 +46,7 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/ess.py
 	$(VENV)-bench/bin/python benchmarks/growth.py
 
-# Kills, hostile arguments, damaged files, memory: some ten hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.
+# Kills, hostile arguments, damaged files, memory: some hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.
 KILLS ?= 50
 FUZZ_SECONDS ?= 600
 MEMORY_SECONDS ?= 3600

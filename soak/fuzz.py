@@ -24,7 +24,7 @@ SECONDS_PER_INPUT = 20
 
 def main() -> None:
     """Fuzz in a process of its own, which libFuzzer ends, and write down how that went."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("reader", choices=readers.NAMES)
     parser.add_argument("file", nargs="*", type=Path, help="inputs to try again, and nothing else")
     parser.add_argument("--seconds", type=int, default=600)

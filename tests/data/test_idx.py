@@ -49,6 +49,12 @@ GOOD = idx(np.arange(6, dtype="u1").reshape(2, 3), 8)
         ("short", GOOD[:-1], "must hold 6 bytes for its shape .2, 3., it holds only 5"),
         ("long", GOOD + b"x", "must hold 6 bytes .* it holds more"),
         ("lying", b"\0\0\10\2" + struct.pack(">2I", 2**31, 2**31) + b"abc", "it holds only 3"),
+        (
+            "zero",
+            b"\0\0\10\6" + struct.pack(">6I", 2**31, 2**31, 2**31, 2**31, 0, 0),
+            "no array has",
+        ),
+        ("rank", b"\0\0\10\377" + struct.pack(">255I", *[1] * 255) + b"a", "no array has"),
         ("cut.gz", gzip.compress(LONG, mtime=0)[:-30], "damaged or cut short"),
         ("plain.gz", GOOD, "damaged or cut short"),
     ],

@@ -66,7 +66,10 @@ def read_idx(path: PathLike) -> np.ndarray:
         raise ValueError(
             f"`{path}` must hold {wanted} bytes for its shape {shape}, it holds {more}."
         )
-    array = np.frombuffer(content, dtype).reshape(shape)
+    try:
+        array = np.frombuffer(content, dtype).reshape(shape)
+    except ValueError as error:
+        raise ValueError(f"`{path}` has a shape that no array has, {shape}.") from error
     return array.astype(dtype.newbyteorder("="))
 
 

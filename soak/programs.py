@@ -1,0 +1,140 @@
+"""Runs that can be killed: each goes on from what is in its folder, and ends with a dictionary of arrays.
+
+`logistic` and `mlp` are `isotherm.sample` with checkpoints. Chains of topics have no loop of their own, so `lda` and `dpfa` keep their state
+on the shelf of the experiments; `lda-icml` and `dpfa-wiki` are those experiments, as `isotherm run NAME --smoke --resume` does them (they need the
+data). What takes time is left out of the comparison.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import isotherm
+from isotherm.experiments.runner import execute
+from isotherm.experiments.shelf import Shelf
+from isotherm.loop import chunks
+from isotherm.loop.chains import Chains
+from isotherm.models import logistic as model
+from isotherm.topics.dpfa.chain import DPFAChain
+from isotherm.topics.dpfa.model import DPFA
+from isotherm.topics.lda import LDAChain
+from isotherm.topics.scir import SCIR
+
+Arrays = dict[str, np.ndarray]
+CHUNK_SECONDS = 0.02
+"""So that a short run has many checkpoints."""
+
+
+def sampled(
+    folder: Path, sampler: Any, position: Any, data: Any, num_draws: int, thin: int
+) -> Arrays:
+    """Run two chains with checkpoints, and give everything that they leave."""
+    chunks.CHUNK_SECONDS = CHUNK_SECONDS
+    collect = {"draws": isotherm.draws(), "moments": isotherm.moments()}
+    run = isotherm.sample(
+        jax.random.key(7), sampler, position, isotherm.independent_batches(data, 20),
+        num_draws=num_draws, thin=thin, burn_in=300, num_chains=2, collect=collect,
+        checkpoint=folder, checkpoint_seconds=0, progress=False,
+    )  # fmt: skip
+    everything = (run.collected, dict(run.stats), run.state, run.diverged)
+    return {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(everything))}
+
+
+def logistic(folder: Path) -> Arrays:
+    """Sample a logistic regression with 20 columns."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((500, 20)).astype(np.float32)
+    y = (rng.random(500) < 1 / (1 + np.exp(-x[:, 0]))).astype(np.int32)
+    grad_fn = isotherm.minibatch_gradient(
+        model.log_likelihood, lambda w: model.log_prior(w, 1.0), data_size=500
+    )
+    return sampled(folder, isotherm.msgnht(grad_fn, 0.02), jnp.zeros(20), (x, y), 2000, 10)
+
+
+def mlp(folder: Path) -> Arrays:
+    """Sample a network."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((500, 8)).astype(np.float32)
+    y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32)
+    network = isotherm.mlp((8, 10, 2))
+    sampler = isotherm.sghmc(network.gradient(data_size=500), 0.005, friction=5.0)
+    return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
+
+
+def shelved(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
+    """Take steps, keep a draw of each, and put state and draws on the shelf every ten."""
+    shelf = Shelf.open(folder, {"steps": steps}, resume=True)
+    arrays = chain.state if hasattr(chain, "state") else chain.arrays
+    draws, saved = [], shelf.load("chain")
+    if saved is not None:
+        draws = list(saved.pop("draws"))
+        chain.restore(saved)
+    while len(draws) < steps:
+        step(len(draws))
+        draws.append(get())
+        if len(draws) % 10 == 0:
+            shelf.save("chain", {**arrays(), "draws": np.array(draws)})
+    return {**arrays(), "draws": np.array(draws)}
+
+
+def simulated() -> tuple[DPFA, Any]:
+    """Draw 200 documents of 60 words from a model."""
+    rng, deep = np.random.default_rng(2), DPFA(60, layers=(6, 3), r=3.0)
+    return deep, deep.draw_documents(rng, deep.draw(rng), 200).corpus
+
+
+def lda(folder: Path) -> Arrays:
+    """Move topics by the thermostat, batches of ten."""
+    _, corpus = simulated()
+    chain = LDAChain(isotherm.msgnht(None, 0.02), 6, corpus.num_words, data_size=len(corpus))
+    return shelved(folder, chain, lambda i: chain.advance(corpus, 1, 10), 1000, chain.topics)
+
+
+def dpfa(folder: Path) -> Arrays:
+    """Move topics by SCIR and weights by the thermostat, batches of ten."""
+    deep, corpus = simulated()
+    chain = DPFAChain(deep, SCIR(0.1), data_size=len(corpus), sweeps=6, burn_in=3, thin=1)
+
+    def step(i: int) -> None:
+        chain.step(corpus[10 * (i % 20) : 10 * (i % 20) + 10])
+
+    return shelved(folder, chain, step, 500, lambda: chain.parameters().topics)
+
+
+def experiment(name: str) -> Callable[[Path], Arrays]:
+    """Run an experiment as the command line does."""
+
+    def run(folder: Path) -> Arrays:
+        execute(name, smoke=True, out=folder, resume=True)
+        with np.load(folder / name / "result.npz") as found:
+            arrays = {k: found[k] for k in found.files if not k.startswith(("seconds", "cpu"))}
+        for key in [key for key in arrays if name == "dpfa-wiki" and key.startswith("final ")]:
+            arrays[key] = np.delete(arrays[key], 3)  # documents per second
+        return arrays
+
+    return run
+
+
+PROGRAMS: dict[str, Callable[[Path], Arrays]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "lda": lda,
+    "dpfa": dpfa,
+    "lda-icml": experiment("lda-icml"),
+    "dpfa-wiki": experiment("dpfa-wiki"),
+}
+
+
+def forget_momenta() -> None:
+    """Be a mutant: a run that goes on with its positions alone."""
+    resume = Chains.resume
+
+    def forgetful(self: Chains, found: Any) -> None:
+        resume(self, found)
+        self.state = self.state._replace(momentum=jax.tree.map(jnp.zeros_like, self.state.momentum))
+
+    Chains.resume = forgetful
