@@ -96,7 +96,9 @@ def parse_ldac(line: bytes) -> list[int]:
 def check_end(line: bytes) -> None:
     """Refuse a last line that may have lost its last digit."""
     if not line.endswith(b"\n"):
-        raise ValueError("it does not end with a line break: cut short?")
+        raise ValueError(
+            "it does not end with a line break, so it may be cut short (if it is whole, add one)"
+        )
 
 
 def _trouble(line: bytes) -> str:

@@ -79,7 +79,9 @@ def _check_end(path: PathLike) -> None:
         if not packed and stream.seek(0, os.SEEK_END):
             stream.seek(-1, os.SEEK_END)
             if stream.read(1) != b"\n":
-                raise ValueError("it does not end with a line break: cut short?")
+                raise ValueError(
+                    "it does not end with a line break, so it may be cut short (if it is whole, add one)"
+                )
 
 
 def load_a9a(data_dir: PathLike | None = None) -> TrainTest:

@@ -72,7 +72,7 @@ def _blocks(stream: IO[bytes], at: int, line: bytes) -> Iterator[np.ndarray]:
     while lines := stream.readlines(_BLOCK):
         if not lines[-1].endswith(b"\n"):
             raise ValueError(
-                f"line {at + len(lines)}: it does not end with a line break: cut short?"
+                f"line {at + len(lines)}: it does not end with a line break, so it may be cut short (if it is whole, add one)"
             )
         text = b"".join(lines)
         if not many.fullmatch(text):
