@@ -30,6 +30,15 @@ def require_nonnegative(name: str, value: object) -> None:
         raise ValueError(f"`{name}` must not be negative, got {value}.")
 
 
+def require_finite(name: str, value: object) -> None:
+    """Raise unless a concrete number is real and finite."""
+    if is_traced(value):
+        return
+    number = np.asarray(value)
+    if not (_is_real(number) and np.isfinite(number).all()):
+        raise ValueError(f"`{name}` must be a finite number, got {value}.")
+
+
 def _is_real(number: np.ndarray) -> bool:
     return number.size > 0 and number.dtype.kind not in "cOSUMm"
 

@@ -22,7 +22,7 @@ from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics import flows, integrators
 from isotherm.dynamics.thermostats import THERMOSTATS
 from isotherm.gradients import evaluate
-from isotherm.schedules import as_schedule, require_nonnegative, require_positive
+from isotherm.schedules import as_schedule, require_finite, require_nonnegative, require_positive
 from isotherm.tree import as_position, zeros_like_working
 from isotherm.types import (
     ArrayTree,
@@ -103,6 +103,7 @@ def langevin(
             f"The word {word.name!r} never heats the thermostat: it needs the letter D."
         )
     start = diffusion if initial_thermostat is None else initial_thermostat
+    require_finite("initial_thermostat", start)
     noise_fn = random.as_noise(noise)
     space = as_coordinates(coordinates)
     noiseless = isinstance(diffusion, int | float) and diffusion == 0

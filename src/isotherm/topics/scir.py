@@ -111,6 +111,7 @@ class SCIR:
         rng = counter.generator(seed, "topics", step)
         shape = counts.astype(np.float64) * scale + self.prior
         position = transition(rng, state.position, shape, h).astype(np.float32)
+        position = np.maximum(position, np.finfo(np.float32).tiny)  # without mass no proportions
         return SCIRState(position, np.asarray(step + 1, np.int32))
 
     def topics(self, state: SCIRState) -> np.ndarray:
