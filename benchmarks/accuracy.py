@@ -4,8 +4,8 @@ Four targets whose variances are known, a grid of step sizes, ours and the sampl
 Everybody starts at the same points (exact draws, or the mode on a9a), has the same friction, sees as many
 gradients, and throws away the first fifth. Step sizes are in units of the fastest oscillation, c = h sqrt(lambda_max); SGLD moves by
 h^2/2, the same distance. BlackJAX's steps run inside `isotherm.chain`; posteriors' inside `torch.vmap`. Its documentation
-divides the log posterior by N and sets T = 1/N: the same chain in another unit of time. The full run writes `docs/results/accuracy.json` and
-a picture beside it.
+divides the log posterior by N and sets T = 1/N: the same chain in another unit of time. A run writes `docs/results/accuracy.json` and,
+when all targets are there, a picture beside it.
 """
 
 import argparse
@@ -362,6 +362,21 @@ TARGETS: dict[str, tuple[Callable[[int, int], Target], int, int]] = {
 }
 
 
+def write(points: list[dict], where: dict) -> None:
+    """Write points, and keep those of targets that were not run this time."""
+    path = RESULTS / "accuracy.json"
+    fresh = {point["table"] for point in points}
+    if path.exists():
+        before = json.loads(path.read_text())["points"]
+        points = [*points, *(point for point in before if point["table"] not in fresh)]
+    points = [point for title in TARGETS for point in points if point["table"] == title]
+    gradients = {title: number for title, (_, _, number) in TARGETS.items()}
+    found = {"machine": where, "gradients": gradients, "rows": pivot(points), "points": points}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    if len({point["table"] for point in points}) == len(TARGETS):
+        plot(points, RESULTS / "accuracy.png")
+
+
 def main() -> None:
     """Run all contestants on all targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -390,15 +405,8 @@ def main() -> None:
                 rows.append(row | scores(draws, target))
     for row in pivot(rows):
         print(*row.values(), sep=" | ")
-    if not options.quick and not options.targets:
-        found = {
-            "machine": where,
-            "gradients": {t: n for t, (_, _, n) in TARGETS.items()},
-            "rows": pivot(rows),
-            "points": rows,
-        }
-        (RESULTS / "accuracy.json").write_text(json.dumps(found, indent=1) + "\n")
-        plot(rows, RESULTS / "accuracy.png")
+    if not options.quick:
+        write(rows, where)
 
 
 if __name__ == "__main__":
