@@ -46,7 +46,8 @@ def bench(
         if not (root / PEERS).exists():
             raise ValueError(f"The peers are not installed: run `make peers` in `{root}`.")
         command = [root / PEERS, root / "benchmarks" / f"{name}.py", *["--quick"] * quick]
-        raise typer.Exit(subprocess.run(command, cwd=root, check=False).returncode)
+        code = subprocess.run(command, cwd=root, check=False).returncode
+    raise typer.Exit(code)
 
 
 def _checkout() -> Path:

@@ -118,6 +118,7 @@ def table(
 
 
 def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dict[str, Any]:
+    temperature = spread(final(result, name, "temperature"), 3)
     return {
         "sampler": recipe.sampler,
         "network": "-".join(map(str, recipe.hidden)) if recipe.hidden else "LeNet",
@@ -128,7 +129,7 @@ def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dic
         "test NLL": spread(final(result, name, "nll"), 4),
         "ECE": spread(final(result, name, "ece"), 4),
         "training NLL": spread(final(result, name, "train nll"), 4),
-        "kinetic temperature": spread(final(result, name, "temperature"), 3),
+        "kinetic temperature": None if recipe.sampler == "SGLD" else temperature,
     }
 
 
