@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from itertools import count
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -12,6 +13,12 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe",
 )  # fmt: skip
+
+WIRE = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4);"
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
+"""The browser reads from descriptor 3 and writes to 4. (`preexec_fn` would fork, which JAX forbids.)"""
 
 
 def find():
@@ -25,14 +32,12 @@ class Browser:
     def __init__(self, profile):
         to_browser, self.writing = os.pipe()
         self.reading, from_browser = os.pipe()
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser, from_browser)]
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
         command = [find(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-
-        def wire():  # the browser reads from descriptor 3 and writes to 4
-            os.dup2(high[0], 3), os.dup2(high[1], 4)
-
         self.process = subprocess.Popen(
-            command, close_fds=False, preexec_fn=wire, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", WIRE, *map(str, high), *command],
+            pass_fds=high,
+            stderr=subprocess.DEVNULL,
         )
         for end in (to_browser, from_browser, *high):
             os.close(end)

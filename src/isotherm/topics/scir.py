@@ -111,9 +111,9 @@ class SCIR:
         rng = counter.generator(seed, "topics", step)
         shape = counts.astype(np.float64) * scale + self.prior
         position = transition(rng, state.position, shape, h).astype(np.float32)
-        position = np.maximum(position, np.finfo(np.float32).tiny)  # without mass no proportions
         return SCIRState(position, np.asarray(step + 1, np.int32))
 
     def topics(self, state: SCIRState) -> np.ndarray:
-        """Normalise over words."""
-        return state.position / state.position.sum(0)
+        """Normalise over words; a topic that has lost all its mass has no words."""
+        mass = state.position.sum(0)
+        return state.position / np.where(mass > 0, mass, 1)
