@@ -13,11 +13,10 @@ last. A file that is cut or changed is found by its checksum, and the checkpoint
 
 import json
 import os
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ import jax
 import numpy as np
 
 from isotherm.files import atomically, checksum, write_json
+from isotherm.signals import signals_go_to
 from isotherm.tree import leaf_names
 
 FORMAT, KEPT = 2, 2
@@ -232,17 +232,15 @@ class Keeper:
         agree: Callable[..., Sequence[int]] = lambda *values: values,
     ) -> None:
         self.checkpoints, self.seconds, self.asked, self.agree = checkpoints, seconds, False, agree
-        self.saved, self.before = time.monotonic(), {}
+        self.saved = time.monotonic()
+        self.listening = nullcontext() if checkpoints is None else signals_go_to(self._ask)
 
     def __enter__(self) -> "Keeper":
-        if self.checkpoints is not None and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._ask)
+        self.listening.__enter__()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *exception: Any) -> None:
+        self.listening.__exit__(*exception)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked:

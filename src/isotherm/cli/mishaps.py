@@ -3,11 +3,11 @@
 import errno
 import os
 import shlex
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from isotherm.signals import signals_go_to
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EIO}
@@ -22,17 +22,14 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.patient = self.asked = False
-        self.before: dict[int, Any] = {}
+        self.listening = signals_go_to(self._ask)
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._ask)
+        self.listening.__enter__()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *exception: Any) -> None:
+        self.listening.__exit__(*exception)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked or not self.patient:
