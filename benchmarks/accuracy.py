@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from reporting import machine
+from reporting import RESULTS, machine, save
 from rich.progress import track
 from sklearn.datasets import load_diabetes
 
@@ -36,7 +36,6 @@ with warnings.catch_warnings():  # its import warns about tensordict, dozens of 
     warnings.simplefilter("ignore", FutureWarning)
     from posteriors.sgmcmc import baoa, sghmc, sgld, sgnht
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SIZES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
 HMC_STEPS = 10
 """Gradients per call of `blackjax.sghmc`, its default; all of them see one batch."""
@@ -343,15 +342,13 @@ def plot(rows: list[dict], path: Path) -> None:
             xlabel="step size, units of the fastest oscillation",
         )
         axis.set_ylabel("|error of the variance|, median %")
-        axis.spines[["top", "right"]].set_visible(False)
     handles = {
         label: h
         for axis in axes.flat
         for h, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 TARGETS: dict[str, tuple[Callable[[int, int], Target], int, int]] = {

@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import machine
+from reporting import RESULTS, machine, save
 from rich.progress import track
 
 import isotherm
 from isotherm.data.libsvm import load_a9a
 from isotherm.models import logistic
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 NUM_CHAINS, BATCH = 4, 100
 
 
@@ -169,9 +168,7 @@ def plot(rows: list[dict], path: Path) -> None:
             ylabel="effective draws per second",
         )
         axis.legend()
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main() -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import machine
+from reporting import RESULTS, machine, save
 from rich.progress import track
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PACKAGES = ("isotherm", "jax", "numpy", "numba")
 BATCH, REPETITIONS = 100, 5
 
@@ -107,12 +106,10 @@ def plot(rows: list[dict], path: Path) -> None:
         for axis, key in zip(column, ("ms per step", "megabytes"), strict=True):
             axis.plot([r["size"] for r in mine], [r[key] for r in mine], "o-")
             axis.set(xscale="log", yscale="log")
-            axis.spines[["top", "right"]].set_visible(False)
         column[1].set_xlabel(name)
     axes[0, 0].set_ylabel("ms per step")
     axes[1, 0].set_ylabel("megabytes")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -111,6 +112,12 @@ def _plot(rows: list[dict], path: Path) -> None:
     labels = [f"{row['name']} ({row['setting']})" for row in rows]
     axis.barh(labels, median, color=colors, xerr=(below, above), error_kw={"capsize": 2})
     axis.set(xscale="log", xlabel="steps per second, one chain (median, minimum to maximum)")
-    axis.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture without frames around its panels."""
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
     plt.close(figure)

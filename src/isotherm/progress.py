@@ -1,7 +1,10 @@
 """A progress bar for long runs, on stderr, and silence when nobody looks."""
 
 import sys
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import rich.progress
 
 
 class Progress(Protocol):
@@ -29,22 +32,27 @@ class Silence:
         """Do nothing."""
 
 
+def make_line(unit: str, last: str) -> "rich.progress.Progress":
+    """Make a line on stderr with a bar, how many of a unit, `rate`, time left, and a field of one's own at its end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(f"{{task.completed:,.0f}}/{{task.total:,.0f}} {unit}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn(f"{{task.fields[{last}]}}"),
+        console=Console(stderr=True),
+    )
+
+
 class Bar:
     """Show steps, rate, time left, kinetic temperature and step size in one line."""
 
     def __init__(self, total: int, label: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[health]}"),
-            console=Console(stderr=True),
-        )
+        self._bar = make_line("steps", "health")
         self._task = self._bar.add_task(label, total=total, rate="", health="")
 
     def __enter__(self) -> "Bar":

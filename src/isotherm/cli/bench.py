@@ -6,11 +6,12 @@ looked for around the working directory, then around the package.
 
 import ast
 import subprocess
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from isotherm.experiments.registry import unknown
 
 PEERS = Path(".venv-bench", "bin", "python")
 
@@ -40,9 +41,7 @@ def bench(
             tables.print_table(table)
             return
         if name not in contests:
-            near = get_close_matches(name, contests, 1)
-            hint = f": did you mean `{near[0]}`?" if near else f", only {', '.join(contests)}."
-            raise ValueError(f"There is no contest `{name}`{hint}")
+            raise unknown("contest", name, contests)
         if not (root / PEERS).exists():
             raise ValueError(f"The peers are not installed: run `make peers` in `{root}`.")
         command = [root / PEERS, root / "benchmarks" / f"{name}.py", *["--quick"] * quick]

@@ -5,7 +5,6 @@ says in which file and on which line or in which document the trouble is.
 """
 
 import gzip
-import os
 import re
 import struct
 import zipfile
@@ -21,6 +20,7 @@ from isotherm.data import npz
 from isotherm.data.counts import LARGEST, CountError, Counts, check_counts, check_rows
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike
+from isotherm.data.whole import Unchanged, check_end
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
@@ -43,18 +43,6 @@ _EMPTIEST = 100
 def open_bytes(path: PathLike) -> IO[bytes]:
     """Open a file, unpacked if its name ends in `.gz`."""
     return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
-
-
-class Unchanged:
-    """Whether a file is as long as when it was opened; text does not say where it ends."""
-
-    def __init__(self, path: PathLike) -> None:
-        self.path, self.size = Path(path), os.stat(path).st_size
-
-    def check(self) -> None:
-        """Refuse a file that was cut or written to in the meantime."""
-        if self.path.stat().st_size != self.size:
-            raise ValueError(f"`{self.path}` was changed while it was read")
 
 
 def read_vocabulary(path: PathLike) -> tuple[str, ...]:
@@ -91,14 +79,6 @@ def parse_ldac(line: bytes) -> list[int]:
         short = ": cut short?" if found < promised else ""
         raise ValueError(f"it says {promised} words, but has {found}{short}")
     return numbers[1::2] + numbers[2::2]
-
-
-def check_end(line: bytes) -> None:
-    """Refuse a last line that may have lost its last digit."""
-    if not line.endswith(b"\n"):
-        raise ValueError(
-            "it does not end with a line break, so it may be cut short (if it is whole, add one)"
-        )
 
 
 def _trouble(line: bytes) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.bags import Unchanged
 from isotherm.data.registry import PathLike, locate
+from isotherm.data.whole import Unchanged, check_end
 
 
 class Split(NamedTuple):
@@ -78,10 +78,7 @@ def _check_end(path: PathLike) -> None:
         packed = str(path).endswith((".gz", ".bz2"))
         if not packed and stream.seek(0, os.SEEK_END):
             stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                raise ValueError(
-                    "it does not end with a line break, so it may be cut short (if it is whole, add one)"
-                )
+            check_end(stream.read(1))
 
 
 def load_a9a(data_dir: PathLike | None = None) -> TrainTest:

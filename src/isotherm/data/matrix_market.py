@@ -10,6 +10,8 @@ from typing import IO, Any
 import numpy as np
 from scipy import sparse
 
+from isotherm.data.whole import check_end
+
 _HEAD = re.compile(
     rb"%%MatrixMarket\s+matrix\s+(coordinate|array)\s+(integer|unsigned-integer|real|double|pattern)"
     rb"\s+(general|symmetric)\s*",
@@ -70,10 +72,10 @@ def _blocks(stream: IO[bytes], at: int, line: bytes) -> Iterator[np.ndarray]:
     """Read about a mebibyte of lines at a time; an error names the first that is wrong."""
     one, many = re.compile(line), re.compile(rb"(?:%b)*+" % line)
     while lines := stream.readlines(_BLOCK):
-        if not lines[-1].endswith(b"\n"):
-            raise ValueError(
-                f"line {at + len(lines)}: it does not end with a line break, so it may be cut short (if it is whole, add one)"
-            )
+        try:
+            check_end(lines[-1])
+        except ValueError as error:
+            raise ValueError(f"line {at + len(lines)}: {error}") from None
         text = b"".join(lines)
         if not many.fullmatch(text):
             for number, each in enumerate(lines, at + 1):

@@ -22,6 +22,7 @@ from numpy.lib import format as npy
 from isotherm.data import bags, npz
 from isotherm.data.counts import CountError, Counts, check_rows, stack
 from isotherm.data.registry import PathLike
+from isotherm.data.whole import Unchanged, check_end
 
 
 class Position(NamedTuple):
@@ -74,7 +75,7 @@ class _Reader(Protocol):
 class _LDAC:
     def __init__(self, path: Path, num_words: int) -> None:
         self.path, self.num_words = path, num_words
-        self.stream, self.unchanged = bags.open_bytes(path), bags.Unchanged(path)
+        self.stream, self.unchanged = bags.open_bytes(path), Unchanged(path)
         self.skipped = 0
 
     def skip(self, rows: int) -> None:
@@ -92,7 +93,7 @@ class _LDAC:
                     self.unchanged.check()
                     break
                 parsed = bags.parse_ldac(line)
-                bags.check_end(line)
+                check_end(line)
                 bags.assemble([parsed], self.num_words)
                 lines.append(parsed)
             except bags.DAMAGE as error:

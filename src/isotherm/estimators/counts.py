@@ -29,6 +29,10 @@ class CountsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tags.input_tags.categorical = True  # scikit-learn's name for whole numbers
         return tags
 
+    def _names(self, vocabulary: Any) -> Any:
+        """Give the names of the columns: these, or those seen in `fit`, if there were any."""
+        return getattr(self, "feature_names_in_", None) if vocabulary is None else vocabulary
+
     def _corpus(self, X: Any, *, reset: bool) -> Corpus:
         """Check counts, first as scikit-learn does; `fractional` says what to do with those that are not whole."""
         X = validate_data(

@@ -5,6 +5,8 @@ from typing import Self
 
 import numpy as np
 
+from isotherm.progress import make_line
+
 
 class DocumentBar:
     """Show documents, documents per second, time left and the running perplexity, on stderr; or nothing.
@@ -23,18 +25,7 @@ class DocumentBar:
         self._bar = None
         if not show:
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} documents"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[perplexity]}"),
-            console=Console(stderr=True),
-        )
+        self._bar = make_line("documents", "perplexity")
         self._task = self._bar.add_task(label, total=total, rate="", perplexity="")
 
     def __enter__(self) -> Self:

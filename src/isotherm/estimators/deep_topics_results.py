@@ -75,9 +75,8 @@ class DeepTopics(CountsTransformer):
         """
         check_is_fitted(self)
         check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self.layers))
-        names = getattr(self, "feature_names_in_", None) if vocabulary is None else vocabulary
         draws = np.stack([deep_topics_reading.unit_words(x, layer) for x in self.parameters_])
-        return top_words(draws.mean(0), draws, n_words, names)
+        return top_words(draws.mean(0), draws, n_words, self._names(vocabulary))
 
     def plot_graph(
         self,

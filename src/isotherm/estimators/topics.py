@@ -222,8 +222,7 @@ class ThermostatLDA(CountsTransformer):
             Names of the columns; by default those seen in `fit`, if there were any.
         """
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None) if vocabulary is None else vocabulary
-        return top_words(self.components_, self.draws_, n_words, names)
+        return top_words(self.components_, self.draws_, n_words, self._names(vocabulary))
 
     def perplexity(self, X: Any) -> float:
         """Score documents by completion: half of their tokens observed, draws averaged.

@@ -219,6 +219,8 @@ class Chains:
 
     def _temperatures(self) -> np.ndarray:
         """Give the kinetic temperature of every chain and leaf; without momenta there is none."""
+        if self.sizes and self.kept:  # the last draw is where the chains are
+            return self.pages.last("kinetic_temperature")[:, -1]
         leaves = jax.tree.leaves(self.devices.whole(getattr(self.state, "momentum", ())))
         with np.errstate(over="ignore", invalid="ignore"):
             means = [(np.asarray(p, np.float64).reshape(len(p), -1) ** 2).mean(1) for p in leaves]
