@@ -127,7 +127,36 @@ def test_a_cut_file_or_a_lost_one_is_found(monkeypatch, tmp_path):
         run(tmp_path)
 
 
-def by_hand(folder):
+def test_a_state_in_parts_goes_on_the_same(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        cut_after(patch, 3)
+        with pytest.raises(Cut):
+            run(tmp_path, checkpoint_seconds=0, checkpoint_in_parts=True)
+    assert not list(tmp_path.glob("state-*.npz"))
+    assert len([path for path in tmp_path.glob("state-*") if path.is_dir()]) == 2
+    same(run(tmp_path), run())  # the other kind goes on from it
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "orbax", None)
+        with pytest.raises(ImportError, match=r"isotherm\[sharded\]"):
+            run(tmp_path, 41, checkpoint_in_parts=True)
+
+
+def test_a_damaged_part_of_a_state_is_found(tmp_path):
+    load, right = by_hand(tmp_path, in_parts=True)
+    assert equal(load(), right[1])
+    last = tmp_path / "state-00001"
+    parts = [path for path in last.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(parts) > 5
+    for part in parts:
+        content = part.read_bytes()
+        part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        name = re.escape(f"state-00001/{part.relative_to(last).as_posix()} was cut or changed")
+        with pytest.warns(CheckpointWarning, match=name):
+            assert equal(load(), right[0])
+        part.write_bytes(content)
+
+
+def by_hand(folder, **settings):
     """Save twice; give how to load, and what is right to find."""
 
     def progressed(kept):
@@ -137,7 +166,7 @@ def by_hand(folder):
         return Progressed(7, sum(kept), np.array([False, True]), state, {}, pages, rollbacks)
 
     kept = [[2], [2, 3]]
-    checkpoints = Checkpoints(folder, {"seed": 1})
+    checkpoints = Checkpoints(folder, {"seed": 1}, **settings)
     for one in kept:
         checkpoints.save(progressed(one))
     first = progressed([2])

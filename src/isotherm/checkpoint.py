@@ -5,7 +5,8 @@ A folder belongs to one run. It has
 - `run.json`: which run that is (keys, counts, sampler, data, shapes); another one is refused, and told why;
 - `page-00000.npz`, …: kept draws and statistics, each page written once;
 - `state-00000.npz`: state and running collectors, and `state-00000.json`: how far that is, which pages belong to
-  it, and the sha256 of all of them and of itself. The last two are kept.
+  it, and the sha256 of all of them and of itself. The last two are kept. In parts, the first of these is a folder
+  `state-00000`, which the processes of a run write together (`stored_trees.py`).
 
 Every file is written under another name, forced to the disk and renamed; the small one that tells of the others comes
 last. A file that is cut or changed is found by its checksum, and the checkpoint before it is taken.
@@ -24,8 +25,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isotherm.files import atomically, checksum, write_json
+from isotherm.files import write_json
 from isotherm.signals import signals_go_to
+from isotherm.stored_trees import read_tree, remove, write_parts, write_tree
 from isotherm.tree import leaf_names
 
 FORMAT, KEPT = 2, 2
@@ -54,9 +56,11 @@ class Checkpoints:
     """The checkpoints of one run in a folder."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], run: Mapping[str, Any], *, writes: bool = True
-    ) -> None:
+        self, folder: str | os.PathLike[str], run: Mapping[str, Any], *, writes: bool = True,
+        in_parts: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.pages, self.writes = Path(folder), [], writes
+        self.in_parts = in_parts
         if writes:
             self.folder.mkdir(parents=True, exist_ok=True)
         label = json.loads(json.dumps({"format": FORMAT, **run}))
@@ -65,6 +69,7 @@ class Checkpoints:
             _refuse_another(path, label)
         elif writes:
             write_json(path, label)
+        self.number = max(self._numbers(), default=-1)
 
     def load(self, state: Any, memory: Any, page: Any) -> Progressed | None:
         """Give the latest checkpoint that is whole, in trees like these; nothing if there is none."""
@@ -88,11 +93,13 @@ class Checkpoints:
 
     def save(self, progressed: Progressed) -> None:
         """Write new pages and the state; forget all but the last two states."""
-        if not self.writes:  # another process does, and only the number of pages matters here
-            self.pages += [None] * (len(progressed.pages) - len(self.pages))
-            return
+        self.number += 1  # not looked up: other processes may see the folder a moment later
         try:
-            self._write(progressed)
+            state = self._write_state(progressed)
+            if self.writes:
+                self._write(progressed, state)
+            else:  # another process does, and only the number of pages matters here
+                self.pages += [None] * (len(progressed.pages) - len(self.pages))
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             told = OSError(
@@ -102,24 +109,29 @@ class Checkpoints:
             told.errno = error.errno
             raise told from error
 
-    def _write(self, progressed: Progressed) -> None:
+    def _write_state(self, progressed: Progressed) -> dict[str, Any]:
+        arrays = (progressed.state, progressed.memory, progressed.diverged)
+        path = self.folder / f"state-{self.number:05d}"
+        if self.in_parts:
+            return write_parts(path, arrays, first=self.writes)
+        return write_tree(path.with_suffix(".npz"), arrays) if self.writes else {}
+
+    def _write(self, progressed: Progressed, state: dict[str, Any]) -> None:
         for number in range(len(self.pages), len(progressed.pages)):
             page = self.folder / f"page-{number:05d}.npz"
-            self.pages.append(_write_arrays(page, progressed.pages[number]))
-        number = 1 + max(self._numbers(), default=-1)
-        arrays = (progressed.state, progressed.memory, progressed.diverged)
-        state = self.folder / f"state-{number:05d}.npz"
+            self.pages.append(write_tree(page, progressed.pages[number]))
         told = {
             "done": progressed.done,
             "kept": progressed.kept,
-            "state": _write_arrays(state, arrays),
+            "state": state,
             "pages": self.pages,
             "rollbacks": progressed.rollbacks,
         }
-        write_json(state.with_suffix(".json"), {**told, "sha256": _seal(told)})
+        path = self.folder / f"state-{self.number:05d}.json"
+        write_json(path, {**told, "sha256": _seal(told)})
         for old in sorted(self._numbers())[:-KEPT]:
-            for suffix in (".json", ".npz"):
-                (self.folder / f"state-{old:05d}{suffix}").unlink(missing_ok=True)
+            for suffix in (".json", ".npz", ""):
+                remove(self.folder / f"state-{old:05d}{suffix}")
 
     def _numbers(self) -> list[int]:
         return [int(path.stem.split("-")[1]) for path in self.folder.glob("state-*.json")]
@@ -128,11 +140,9 @@ class Checkpoints:
         told = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(told, dict) or told.pop("sha256", None) != _seal(told):
             raise ValueError(f"{path.name} was changed: its sha256 is not the one written down.")
-        pages = [_read_arrays(self.folder, one, page, rows=True) for one in told["pages"]]
+        pages = [read_tree(self.folder, one, page, rows=True) for one in told["pages"]]
         diverged = np.zeros(jax.tree.leaves(state)[0].shape[0], bool)
-        state, memory, diverged = _read_arrays(
-            self.folder, told["state"], (state, memory, diverged)
-        )
+        state, memory, diverged = read_tree(self.folder, told["state"], (state, memory, diverged))
         self.pages = list(told["pages"])
         return Progressed(
             told["done"], told["kept"], diverged, state, memory, pages, told["rollbacks"]
@@ -183,41 +193,6 @@ def _refuse_another(path: Path, label: dict[str, Any]) -> None:
             )
 
 
-def _write_arrays(path: Path, tree: Any) -> dict[str, Any]:
-    """Write the leaves of a tree, as bytes if NumPy's format does not know their type; tell the file's checksum."""
-    arrays = {}
-    for i, leaf in enumerate(jax.tree.leaves(tree)):
-        array = np.asarray(leaf)
-        arrays[f"leaf{i}"] = array.view(np.uint8) if array.dtype.kind == "V" else array
-    with atomically(path) as draft, draft.open("wb") as file:
-        np.savez(file, **arrays)
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": checksum(path)}
-
-
-def _read_arrays(folder: Path, identity: Mapping[str, Any], like: Any, rows: bool = False) -> Any:
-    """Read the leaves of a tree; `rows` lets the second axis, that of draws, have any length."""
-    path = folder / str(identity["name"])
-    if path.stat().st_size != identity["bytes"] or checksum(path) != identity["sha256"]:
-        raise ValueError(f"{path.name} was cut or changed: its sha256 is not the one written down.")
-    leaves, structure = jax.tree.flatten(like)
-    names = leaf_names(like)
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        if len(arrays.files) != len(leaves):
-            raise ValueError(f"{path.name} has {len(arrays.files)} arrays, not {len(leaves)}.")
-        read = [arrays[f"leaf{i}"] for i in range(len(leaves))]
-    return jax.tree.unflatten(structure, list(_fitted(read, leaves, names, rows)))
-
-
-def _fitted(read: Sequence[np.ndarray], leaves: Sequence[Any], names: Sequence[str], rows: bool):
-    for array, leaf, name in zip(read, leaves, names, strict=True):
-        dtype = np.dtype(leaf.dtype)
-        array = array.view(dtype) if dtype.kind == "V" else array
-        cut = (lambda shape: (shape[:1], shape[2:])) if rows else (lambda shape: shape)
-        if array.dtype != dtype or cut(array.shape) != cut(tuple(leaf.shape)):
-            raise ValueError(f"`{name}` is {array.dtype}{list(array.shape)}, which does not fit.")
-        yield array
-
-
 class Keeper:
     """Saves a run now and then, at its end, and before it obeys Ctrl-C or SIGTERM.
 
@@ -247,14 +222,15 @@ class Keeper:
             raise KeyboardInterrupt
         self.asked = True
 
-    def after_chunk(self, progressed: Callable[[int], Progressed], *, last: bool = False) -> None:
-        """Save if it is time; `progressed` is told how many pages are saved already."""
+    def after_chunk(self, progressed: Callable[..., Progressed], *, last: bool = False) -> None:
+        """Save if it is time; `progressed` is told how many pages are saved already, and whether the state may be in parts."""
         if self.checkpoints is None:
             return
         due = time.monotonic() - self.saved > self.seconds
         asked, due = self.agree(self.asked, due)  # all processes of a run save, and stop, together
         if last or asked or due:
-            self.checkpoints.save(progressed(len(self.checkpoints.pages)))
+            num_saved, in_parts = len(self.checkpoints.pages), self.checkpoints.in_parts
+            self.checkpoints.save(progressed(num_saved, in_parts=in_parts))
             self.saved = time.monotonic()
         if asked and not last:
             raise KeyboardInterrupt(

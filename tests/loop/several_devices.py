@@ -101,7 +101,8 @@ def in_process(folder, number, port):
         print(error, flush=True)
     if number == 1:
         threading.Thread(target=die_after, args=(folder / "killed",), daemon=True).start()
-    run(isotherm.full_batch((X, Y)), mesh(2, 1), 100_000, checkpoint=folder / "killed", checkpoint_seconds=0)  # fmt: skip
+    often = {"checkpoint": folder / "killed", "checkpoint_seconds": 0, "checkpoint_in_parts": True}
+    run(isotherm.full_batch((X, Y)), mesh(2, 1), 100_000, **often)
 
 
 def die_after(checkpoint):

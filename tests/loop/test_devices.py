@@ -106,7 +106,10 @@ def test_a_killed_process_stops_the_other_within_a_minute_and_says_how_to_go_on(
 def test_what_two_processes_saved_goes_on_in_one_as_if_nothing_had_been(two):
     folder = two[0] / "killed"
     latest = max(folder.glob("state-*.json"))
-    num_draws = json.loads(latest.read_text())["kept"] + 5
+    told = json.loads(latest.read_text())
+    num_draws = told["kept"] + 5
+    parts = {name.split("/")[0] for name in told["state"]["files"]}
+    assert {"ocdbt.process_0", "ocdbt.process_1"} <= parts  # each process wrote its own
     full = isotherm.full_batch((several_devices.X, several_devices.Y))
     again = several_devices.run(full, ONE, num_draws, checkpoint=folder)
     never_cut = several_devices.run(full, ONE, num_draws)

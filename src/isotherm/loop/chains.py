@@ -137,13 +137,14 @@ class Chains:
         self._set_off()
         self._remember()
 
-    def progressed(self, num_saved: int) -> Progressed:
-        """Give all that a checkpoint needs; pages not saved yet become one."""
+    def progressed(self, num_saved: int, *, in_parts: bool = False) -> Progressed:
+        """Give all that a checkpoint needs; pages not saved yet become one, and states are gathered unless they may be in parts."""
         done, kept, state, memory, num_pages = self.good or self._here()
         pages = self.pages.bound(num_saved, num_pages)
         if self.good:
             self.good = self.good._replace(num_pages=len(pages))
-        state, memory = self.devices.whole((state, memory))
+        if not in_parts:
+            state, memory = self.devices.whole((state, memory))
         return Progressed(done, kept, self.diverged, state, memory, pages, self.rollbacks)
 
     def _here(self) -> Place:

@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -132,18 +132,23 @@ class Devices:
         # How many chains a device has is no constant of the program: a loop over one would be compiled as none.
         return partial(_compiled(self.grid, function, static, donate), np.int32(self.chains_each))
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Say what it means if the others do not answer."""
-        try:
-            yield
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if not (self.several and LOST.match(str(error))):
-                raise
-            raise LostProcessError(
-                "Another process of this run has ended or cannot be reached. Start all of them again: with `checkpoint` the "
-                f"same call goes on from what was saved, with as many processes as there are. ({str(error).splitlines()[0]})"
-            ) from error
+        return others_answer() if self.several else nullcontext()
+
+
+@contextmanager
+def others_answer() -> Iterator[None]:
+    """Say what it means if another process does not."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if not LOST.match(str(error)):
+            raise
+        raise LostProcessError(
+            "Another process of this run has ended or cannot be reached. Start all of them again: with `checkpoint` the "
+            f"same call goes on from what was saved, with as many processes as there are. ({str(error).splitlines()[0]})"
+        ) from error
 
 
 @cache

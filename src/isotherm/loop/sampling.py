@@ -59,6 +59,7 @@ def sample(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
+    checkpoint_in_parts: bool = False,
     mesh: Mesh | None = None,
 ) -> Run:
     """Run chains of a sampler and keep what they find.
@@ -103,6 +104,9 @@ def sample(
         `num_draws` it goes further. A folder of another run is refused.
     checkpoint_seconds
         Time from one save to the next.
+    checkpoint_in_parts
+        Let every process write its own part of the state, by orbax (`isotherm[sharded]`), instead of gathering it in the first:
+        for states that no host can hold. What is found in the folder is read either way.
     mesh
         Devices, of one process or of several, with axes `chain`, along which chains are dealt out, and `data`, along which
         the shards of `isotherm.sharded_batches` are. Every process makes the same call and gets the same result, and all see
@@ -155,7 +159,7 @@ def sample(
             which = _which_run(key, sampler, chains, batches)
             told = {**which, "num_draws": num_draws, "start": digest(state)}
             devices.same("give all of them the same key, settings, data and start", told)
-            saved = _resumed(chains, which, checkpoint)
+            saved = _resumed(chains, which, checkpoint, checkpoint_in_parts)
         label = f"{sampler.traits.name} x {num_chains}"
         shown = progress if devices.first else False
         with (
@@ -170,12 +174,12 @@ def sample(
 
 
 def _resumed(
-    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None
+    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None, in_parts: bool
 ) -> Checkpoints | None:
     """Take the chains to where they were when they were saved last."""
     if folder is None:
         return None
-    saved = Checkpoints(folder, which, writes=chains.devices.first)
+    saved = Checkpoints(folder, which, writes=chains.devices.first, in_parts=in_parts)
     found = saved.load(chains.state, chains.memory, chains.empty_page())
     chains.devices.same(
         f"they see different checkpoints in `{folder}`; put it on a disk that all of them read",

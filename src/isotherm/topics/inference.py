@@ -91,9 +91,9 @@ def gibbs_counts(
     tally, doc_topics = tokens.sweep(
         starts, assignments, sweeps, burn_in, slots=slots, num_slots=len(words), threads=threads
     )
-    kept, num_topics = np.float32(1 / (sweeps - burn_in)), len(alpha)
-    tally *= kept
-    doc_topics *= kept
+    kept, num_topics = np.float32(sweeps - burn_in), len(alpha)
+    tally /= kept
+    doc_topics /= kept
     return BatchCounts(words, tally[:, :num_topics], doc_topics[:, :num_topics], assignments)
 
 

@@ -11,7 +11,7 @@ A *move* (`isotherm.topics.moves`) takes it from there: any sampler of the core 
 expanded-natural topics, `isotherm.sgrld` on expanded-mean topics, or SCIR (`isotherm.topics.scir`).
 
 Step $t$ of a chain is a function of the seed, the state, $t$ and the batch, so a chain may go on anywhere. The
-number of threads changes nothing.
+number of threads changes nothing, nor does that of processes.
 
 References
 ----------
@@ -27,7 +27,7 @@ import numpy as np
 
 from isotherm.progress import make_progress
 from isotherm.runs import DivergedError
-from isotherm.topics import layout
+from isotherm.topics import layout, together
 from isotherm.topics.corpus import Corpus, minibatch
 from isotherm.topics.inference import check_sweeps, gibbs_counts
 from isotherm.topics.moves import ExpandedMean, Form, Move, Natural, SamplerMove
@@ -70,6 +70,8 @@ class LDAChain:
         Which random numbers.
     threads
         At most so many, for the sweeps.
+    shared
+        Whether the processes of `jax.distributed` share every batch (`isotherm.topics.together`): each gives `step` its own documents.
 
     Examples
     --------
@@ -96,6 +98,7 @@ class LDAChain:
         burn_in: int = 5,
         seed: int = 0,
         threads: int = 1,
+        shared: bool = False,
     ) -> None:
         if num_topics < 1 or num_words < 1:
             raise ValueError(f"There must be topics and words, got {num_topics=}, {num_words=}.")
@@ -106,6 +109,7 @@ class LDAChain:
         self.num_topics, self.num_words, self.data_size = num_topics, num_words, data_size
         self.alpha = layout.as_alpha(alpha, num_topics)
         self.sweeps, self.burn_in, self.seed, self.threads = sweeps, burn_in, seed, threads
+        self.shared = shared
         self.chain = self.move.start(seed, (num_words, num_topics))
         """State of the sampler; its position is word-major."""
 
@@ -118,7 +122,8 @@ class LDAChain:
         """Take one step with the documents given."""
         if batch.num_words != self.num_words:
             raise ValueError(f"`batch` has {batch.num_words} words, the chain {self.num_words}.")
-        if len(batch) == 0:
+        size = together.count(batch) if self.shared else len(batch)
+        if size == 0:
             raise ValueError("`batch` has no documents.")
         opened = self.move.open(self.seed, self.chain)
         if not opened.finite:
@@ -129,7 +134,9 @@ class LDAChain:
         )  # fmt: skip
         counts = np.zeros((self.num_words, self.num_topics), np.float32)
         counts[found.words] = found.counts
-        self.chain = self.move.close(self.seed, opened, counts, self.data_size / len(batch))
+        if self.shared:
+            counts = together.add_counts(counts, self.sweeps - self.burn_in)
+        self.chain = self.move.close(self.seed, opened, counts, self.data_size / size)
 
     def advance(
         self, corpus: Corpus, num_steps: int, batch_size: int, *, progress: bool | None = False
@@ -137,7 +144,8 @@ class LDAChain:
         """Take steps with batches of a corpus, drawn afresh without replacement at every step."""
         with make_progress(progress, num_steps, f"{self.move.name}, LDA") as bar:
             for _ in range(num_steps):
-                self.step(minibatch(corpus, batch_size, seed=self.seed, step=self.num_steps))
+                batch = minibatch(corpus, batch_size, seed=self.seed, step=self.num_steps)
+                self.step(together.own_part(batch) if self.shared else batch)
                 bar.advance(1, None, None)
 
     def draws(

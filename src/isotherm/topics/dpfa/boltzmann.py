@@ -54,7 +54,7 @@ class DPFABoltzmann(DPFAChain):
         $k$, free sweeps of contrastive divergence.
     optimiser
         Any of optax. It gets the gradient of the mean loss per document.
-    start, rate_step, sweeps, burn_in, thin, score_every, seed, threads
+    start, rate_step, sweeps, burn_in, thin, score_every, seed, threads, shared
         As in `DPFAChain`.
 
     Examples
@@ -89,11 +89,13 @@ class DPFABoltzmann(DPFAChain):
         score_every: int = 0,
         seed: int = 0,
         threads: int = 1,
+        shared: bool = False,
     ) -> None:
         move = _as_move(THERMOSTAT if topics is None else topics, form, inner_steps, model.eta)
         super().__init__(
             model, move, data_size=data_size, start=start, rate_step=rate_step, sweeps=sweeps, burn_in=burn_in,
             thin=thin, score_every=score_every, seed=seed, threads=threads,
+            shared=shared,
         )  # fmt: skip
         self.network_move = ContrastiveDivergence(divergence_steps, optimiser)
         self.network_state = self.network_move.start(self.network_state.position)

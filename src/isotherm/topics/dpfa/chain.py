@@ -4,7 +4,8 @@ A step takes a batch of documents and forgets it. Its local variables are swept 
 samplers want a gradient; then topics move (`isotherm.topics.moves`, `isotherm.topics.scir`), weights and biases of the binary layers move
 (`isotherm.topics.dpfa.network`), and $r$, $\gamma_0$, $p$ move (`isotherm.topics.dpfa.rates`). Memory does not grow with the stream.
 
-Step $t$ is a function of the seed, the state, $t$ and the batch, so a chain may go on anywhere. The number of threads changes nothing.
+Step $t$ is a function of the seed, the state, $t$ and the batch, so a chain may go on anywhere. The number of threads changes nothing,
+nor does that of processes.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from isotherm.runs import DivergedError
 from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import as_schedule
-from isotherm.topics import counter
+from isotherm.topics import counter, together
 from isotherm.topics.corpus import Corpus, completion
 from isotherm.topics.dpfa import documents, kernels, rates
 from isotherm.topics.dpfa.model import DPFA, Parameters
@@ -72,6 +73,8 @@ class DPFAChain:
         Which random numbers.
     threads
         At most so many, for the sweeps.
+    shared
+        Whether the processes of `jax.distributed` share every batch (`isotherm.topics.together`): each gives `step` its own documents.
 
     Examples
     --------
@@ -105,6 +108,7 @@ class DPFAChain:
         score_every: int = 0,
         seed: int = 0,
         threads: int = 1,
+        shared: bool = False,
     ) -> None:
         if not data_size > 0:
             raise ValueError(f"`data_size` must be positive, got {data_size}.")
@@ -113,6 +117,7 @@ class DPFAChain:
         documents.keep_places(sweeps, burn_in, thin)
         network = msgnht(None, 1e-4, 40.0) if network is None else network
         self.model, self.data_size, self.seed, self.threads = model, data_size, seed, threads
+        self.shared = shared
         self.settings: dict[str, Any] = {"sweeps": sweeps, "burn_in": burn_in, "thin": thin}
         self.rate_step = as_schedule(falling_rate if rate_step is None else rate_step)
         self.score_every = score_every
@@ -133,6 +138,7 @@ class DPFAChain:
 
     def step(self, batch: Corpus) -> None:
         """Learn from a batch."""
+        size = together.count(batch) if self.shared else len(batch)
         self.model.require_documents("batch", batch)
         topics = self.topics_move.open(self.seed, self.topics_state)
         if not topics.finite:
@@ -153,8 +159,10 @@ class DPFAChain:
             "kernel": self.kernel,
         }
         found = documents.sweep(prepared, batch, **self.settings, **settings)
+        if self.shared:
+            found = found.joined(self.model.num_words)
         counts = found.all_word_counts(self.model.num_words)
-        scale = self.data_size / len(batch)
+        scale = self.data_size / size
         self.topics_state = self.topics_move.close(self.seed, topics, counts, scale)
         self.network_state = self.network_move.close(
             self.seed, network, found.units, self.data_size
@@ -162,7 +170,7 @@ class DPFAChain:
         self.rates = self._move_rates(found)
         self.on_rates = found.on_rates()
         self.num_batches += 1
-        self.documents_seen += len(batch)
+        self.documents_seen += size
 
     def _move_rates(self, found: documents.Swept) -> Rates:
         return rates.move(
@@ -174,10 +182,11 @@ class DPFAChain:
     def _predict(self, prepared: documents.Prepared, batch: Corpus) -> None:
         split = completion(batch, observed=0.8, seed=self.seed)
         step = -1 - self.num_batches  # not the numbers of the sweeps that learn
-        self.predicted = self.predicted + predict(
+        found = predict(
             prepared, split, **self.settings, seed=self.seed, step=step, threads=self.threads,
             kernel=self.kernel,
         )  # fmt: skip
+        self.predicted = self.predicted + (together.add(found) if self.shared else found)
 
     def prequential_perplexity(self) -> float:
         """Give the perplexity of the tokens that were predicted before they were learnt, of the whole stream so far.

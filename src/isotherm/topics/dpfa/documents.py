@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isotherm.topics import counter, inference, layout
+from isotherm.topics import counter, inference, layout, together
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import kernels, units
 from isotherm.topics.dpfa.model import Parameters
@@ -68,6 +68,17 @@ class Swept(NamedTuple):
         counts = np.zeros((num_words, self.word_counts.shape[1]), np.float32)
         counts[self.words] = self.word_counts
         return counts
+
+    def joined(self, num_words: int) -> "Swept":
+        """Put what all processes found together (`isotherm.topics.together`); the state stays where it is."""
+        return Swept(
+            np.arange(num_words, dtype=np.int32),
+            together.add_counts(self.all_word_counts(num_words), len(self.counts)),
+            together.join(self.intensities, 0),
+            together.join(self.counts, 1),
+            tuple(together.join(layer, 1) for layer in self.units),
+            self.state,
+        )
 
     def on_rates(self) -> np.ndarray:
         """Compute the share of units that are on, one number per layer."""
