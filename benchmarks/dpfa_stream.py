@@ -151,20 +151,29 @@ def show(rows: list[dict]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
-    parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, writes nothing")
+    parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, the others stay")
     arguments = parser.parse_args()
-    where, spawn, rows = machine(PACKAGES), multiprocessing.get_context("spawn"), []
+    spawn, rows = multiprocessing.get_context("spawn"), []
     total = 2000 if arguments.quick else MARKS[-1]
     for name in [arguments.only] if arguments.only else CONTESTANTS:
-        queue = spawn.Queue()
+        where, queue = machine(PACKAGES), spawn.Queue()
         process = spawn.Process(target=play, args=(name, total, 0, queue))
         process.start()
-        rows += queue.get()
+        found = queue.get()
         process.join()
+        rows += found
+        if not arguments.quick:
+            merge(name, found, where | {"load_average_after": os.getloadavg()[0]})
     show(rows)
-    if not (arguments.quick or arguments.only):
-        where |= {"load_average_after": os.getloadavg()[0]}
-        RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
+
+
+def merge(name: str, rows: list[dict], where: dict) -> None:
+    """Put a contestant's rows, and where they were made, into the document."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"machines": {}, "rows": []}
+    known["machines"][name] = where
+    rows = [row for row in known["rows"] if row["name"] != name] + rows
+    rows.sort(key=lambda row: list(CONTESTANTS).index(row["name"]))
+    RESULTS.write_text(json.dumps(known | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ class Config:
                 OURS: ours,
                 f"{OURS}, one layer": replace(ours, depth=1),
                 f"{OURS}, h = {h:g}": replace(ours, step_size=h),
+                f"{OURS}, topics by TLASGR": replace(ours, topics="TLASGR"),
                 f"{OURS}, p = 1/2": replace(ours, p=0.5),
                 f"{OURS}, r = 1/128, p = 1/2": replace(ours, r=1 / 128, p=0.5),
                 f"{OURS}, random start": replace(ours, warm=False),

@@ -17,6 +17,7 @@ from isotherm.topics.dpfa.score import DPFAScore
 from isotherm.topics.dpfa.start import Start
 from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.scir import SCIR
+from isotherm.topics.tlasgr import TLASGR
 from isotherm.types import Sampler
 
 
@@ -30,7 +31,7 @@ class Method:
     step_size: float | None = None
     """$h$ of the sampler; without a number the one chosen."""
     topics: str = "SGRLD"
-    """What moves the topics of a chain: SGRLD or SCIR."""
+    """What moves the topics of a chain: SGRLD, SCIR, or TLASGR, which has the steps of SCIR."""
     depth: int | None = None
     """Binary layers that are kept; all without a number."""
     r: float | None = None
@@ -147,8 +148,9 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
 def topics_sampler(method: Method, settings: Settings) -> Any:
     """Build what moves the topics, with a step that falls with the documents."""
     before = settings.start_batches if method.warm else 1
-    if method.topics == "SCIR":
-        return SCIR(_Fall(settings.scir_step, before), settings.eta)
+    by_conditionals = {"SCIR": SCIR, "TLASGR": TLASGR}
+    if method.topics in by_conditionals:
+        return by_conditionals[method.topics](_Fall(settings.scir_step, before), settings.eta)
     return _sgrld(_Fall(settings.sgrld_step, before), settings.eta)
 
 
