@@ -1,5 +1,6 @@
 """Bayesian linear regression, with scikit-learn's interface."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
+    checkpoint
+        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
 
     Attributes
     ----------
@@ -102,6 +105,7 @@ class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
         burn_in: int | None = None,
         random_state: Any = None,
         verbose: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.prior_variance = prior_variance
         self.noise_variance = noise_variance
@@ -113,6 +117,7 @@ class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
         self.burn_in = burn_in
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         r"""Predict the mean of each row and, if asked, its standard deviation.

@@ -1,5 +1,6 @@
 """Bayesian logistic regression, binary and multinomial, with scikit-learn's interface."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
+    checkpoint
+        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
 
     Attributes
     ----------
@@ -102,6 +105,7 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         batch_size: int | None = None,
         random_state: Any = None,
         verbose: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.prior_variance = prior_variance
         self.standardize = standardize
@@ -113,6 +117,7 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         self.batch_size = batch_size
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Compute the probability of each class, averaged over draws: (rows, classes)."""

@@ -1,5 +1,6 @@
 """Bayesian feed-forward networks, with scikit-learn's interface."""
 
+import os
 from typing import Any
 
 import jax
@@ -41,6 +42,7 @@ class _BayesianMLP(ThermostatEstimator):
         batch_size: int | None = None,
         random_state: Any = None,
         verbose: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -52,6 +54,7 @@ class _BayesianMLP(ThermostatEstimator):
         self.batch_size = batch_size
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def __sklearn_tags__(self) -> Any:
         """Take back that sparse rows are welcome."""
@@ -134,6 +137,8 @@ class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
+    checkpoint
+        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
 
     Attributes
     ----------
@@ -202,6 +207,8 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
+    checkpoint
+        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
 
     Attributes
     ----------

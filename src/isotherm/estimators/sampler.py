@@ -5,6 +5,7 @@ at most 0.1. Two units of time later a draw has nearly forgotten the last one, a
 """
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -68,6 +69,7 @@ def run_chains(
     burn_in: int | None = None,
     state: Any = None,
     verbose: bool = False,
+    checkpoint: Path | None = None,
     longest_thinning: int = LONGEST,
     longest_burn_in: int = LONGEST,
 ) -> Run:
@@ -75,7 +77,7 @@ def run_chains(
 
     Parameters
     ----------
-    key, num_draws, num_chains, thin, burn_in, state
+    key, num_draws, num_chains, thin, burn_in, state, checkpoint
         As in `isotherm.sample`; thinning and burn-in have defaults in units of time.
     target
         What to sample.
@@ -99,6 +101,7 @@ def run_chains(
         num_chains=num_chains if state is None else len(state.step_index),
         state=state,
         progress=verbose,
+        checkpoint=checkpoint,
     )
 
 

@@ -1,10 +1,12 @@
 """What all estimators share: from settings to chains, and from chains to attributes."""
 
 import hashlib
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import jax
@@ -40,6 +42,7 @@ class ThermostatEstimator(BaseEstimator, ABC):
     burn_in: int | None
     random_state: Any
     verbose: bool
+    checkpoint: str | os.PathLike[str] | None
 
     draws_: Draws
     coef_: np.ndarray
@@ -49,6 +52,8 @@ class ThermostatEstimator(BaseEstimator, ABC):
     _data: Any
     _target: Target
     _rows: str
+    _history: str
+    """A digest of the seed and of all rows so far, call by call."""
     _longest_thinning = _longest_burn_in = LONGEST
     """Bounds on what is chosen if `thin` and `burn_in` are not given."""
 
@@ -120,16 +125,18 @@ class ThermostatEstimator(BaseEstimator, ABC):
         self._check_settings()
         X, y = self._validate(X, y, fresh, classes)
         rows = _digest(X, y)
+        if fresh:
+            self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        history = _mixed(str(self._seed) if fresh else self._history, rows)
         if not fresh and rows == self._rows:
-            self._run = _joined(self._run, self._sample(self._target, self._run.state, 0))
+            self._run = _joined(self._run, self._sample(self._target, self._run.state, 0, history))
         else:
             data = self._add(None if fresh else self._data, X, y)
-            if fresh:
-                self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             target = self._make_target(data)
             state = None if fresh else self._carried_over(target)
-            self._run = self._sample(target, state, self.burn_in)
+            self._run = self._sample(target, state, self.burn_in, history)
             self._data, self._target, self._rows = data, target, rows
+        self._history = history
         if self._run.num_draws >= ENOUGH_DRAWS:
             _warn_of_disagreement(rhat(self._watched(self._run)))
         self.draws_ = self._target.read(self._run.draws)
@@ -156,13 +163,18 @@ class ThermostatEstimator(BaseEstimator, ABC):
             if value is not None or name == "prior_variance":
                 number = (int, float, np.integer, np.floating)
                 check_scalar(value, name, number, min_val=0, include_boundaries="neither")
+        if self.checkpoint is not None and not isinstance(self.random_state, int | np.integer):
+            raise ValueError(
+                "`checkpoint` needs a seed as `random_state`: who has none cannot go on."
+            )
 
     def _carried_over(self, target: Target) -> Any:
         """Give the state of the chains in the natural coordinates of another posterior."""
         here = target.locate({name: draws[:, -1] for name, draws in self.draws_.items()})
         return self._run.state._replace(position=jnp.asarray(here, jnp.float32))
 
-    def _sample(self, target: Target, state: Any, burn_in: int | None) -> Run:
+    def _sample(self, target: Target, state: Any, burn_in: int | None, history: str) -> Run:
+        folder = self.checkpoint
         return run_chains(
             jax.random.key(self._seed),
             target,
@@ -172,6 +184,7 @@ class ThermostatEstimator(BaseEstimator, ABC):
             burn_in=burn_in,
             state=state,
             verbose=bool(self.verbose),
+            checkpoint=None if folder is None else Path(folder) / history,
             longest_thinning=self._longest_thinning,
             longest_burn_in=self._longest_burn_in,
         )
@@ -273,6 +286,10 @@ def _digest(X: Any, y: np.ndarray) -> str:
     for part in (*parts, y):
         total.update(np.ascontiguousarray(part).tobytes())
     return total.hexdigest()
+
+
+def _mixed(history: str, rows: str) -> str:
+    return hashlib.sha256(f"{history} {rows}".encode()).hexdigest()[:16]
 
 
 def linear_predictors(

@@ -18,10 +18,12 @@ from isotherm.topics.bcdf import BCDFLDA
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
+from isotherm.topics.tlasgr import TLASGR
 
 SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
     "scir": lambda h, beta: SCIR(polynomial(1.0, 1, 0.7) if h is None else h, beta),
     "sgrld": lambda h, beta: sgrld(None, polynomial(0.05, 100, 0.6) if h is None else h, beta),
+    "tlasgr": lambda h, beta: TLASGR(polynomial(0.5, 1, 0.7) if h is None else h, beta),
     "msgnht": lambda h, _: msgnht(None, 5e-3 if h is None else h),
     "sgnht": lambda h, _: sgnht(None, 5e-3 if h is None else h),
     "sghmc": lambda h, _: sghmc(None, 2.5e-3 if h is None else h, 10.0),

@@ -87,7 +87,7 @@ class Watch:
             self.last.add(draw)
             if plan.total - seen <= plan.late and (plan.total - seen) % plan.late_every == 0:
                 self.late.append([seen, self.last.result().value])
-        ahead = -seen % plan.mark_every if seen < plan.total else 0
+        ahead = -seen % plan.mark_every
         if ahead < plan.curve_draws * plan.batch_size:
             self.recent.add(learner.parameters() if draw is None else draw)
         if ahead != 0:
@@ -155,7 +155,7 @@ def follow(
         marked = watch.look(learner)
         if marked:
             say(f"{name}: {watch.line()}")
-        if marked or (index + 1) % plan.save_every == 0:
+        if marked or (index + 1) % plan.save_every == 0 or learner.documents_seen == plan.total:
             shelf.save(
                 name,
                 {f"watch.{k}": v for k, v in watch.arrays().items()}
