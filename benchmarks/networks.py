@@ -1,69 +1,114 @@
-"""The price of SGD: one step of a thermostat over one step of SGD with momentum, same network, same batch.
+"""The price of SGD: one step of a sampler over one step of SGD with momentum, same model, same batch.
 
-Three networks on MNIST-shaped noise, batches of 100. Contestants in JAX run in one process and one
+Logistic regression on a9a and three networks on MNIST-shaped noise, batches of 100. Contestants in JAX run in one process and one
 compiled scan each, interleaved: in every round each makes one warm run, in rotated order, and is divided
-by the SGD of the same round. The peers in PyTorch follow in the same rounds. The full run writes
-`docs/results/networks_speed.json`.
+by the SGD of the same round. The peers in PyTorch follow in the same rounds. `--only NAME` runs one target; each is put into
+`docs/results/networks_speed.json`, and a picture beside it, as soon as it is measured.
 """
 
 import argparse
-import json
 import os
-import statistics
 import time
-import warnings
 from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import blackjax
 import jax
 import jax.numpy as jnp
+import networks_torch
 import numpy as np
 import optax
 import torch
+from accuracy import HMC_STEPS
+from ess import log_prior, real_rows
+from networks_report import print_table, row, write
 from reporting import machine
-from rich.console import Console
-from rich.table import Table
+from rich.progress import track
 
 import isotherm
 from isotherm import random
+from isotherm.data.registry import DataNotFoundError
+from isotherm.models import logistic
 from isotherm.models.networks import Network, lenet, mlp
+from isotherm.types import GradFn
 
-with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
-    warnings.simplefilter("ignore", FutureWarning)
-    import posteriors
-
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "networks_speed.json"
-ROWS, BATCH, H, D = 6000, 100, 1e-5, 10.0
-NETWORKS = {
-    "784-100-100-10": (lambda: mlp((784, 100, 100, 10)), 300),
-    "784-400-400-10": (lambda: mlp((784, 400, 400, 10)), 100),
-    "LeNet": (lenet, 10),
-}
+BATCH, H, D = 100, 1e-5, 10.0
 SGD = "optax SGD, momentum"
+A9A_ROWS, IMAGES = 32_561, 6000
+ROUNDS, FEW_ROUNDS = 9, 2
 
 
-def data() -> tuple[np.ndarray, np.ndarray]:
-    """Make images of noise: speed does not depend on what is on them."""
+@dataclass(frozen=True)
+class Target:
+    """A log posterior and where to start."""
+
+    position: Any
+    grad_fn: GradFn
+    data: tuple[np.ndarray, np.ndarray]
+    data_size: int
+    """N, which can be more than there are rows here."""
+    prior_variance: float
+
+
+def regression() -> Target:
+    """Give logistic regression on a9a, dense, with an intercept."""
+    try:
+        data = real_rows(A9A_ROWS)
+    except DataNotFoundError:
+        data = noise(A9A_ROWS, 124, 2)
+    grad_fn = isotherm.minibatch_gradient(logistic.log_likelihood, log_prior, A9A_ROWS)
+    return Target(jnp.zeros(124), grad_fn, data, A9A_ROWS, 10.0)
+
+
+def classifier(network: Network) -> Target:
+    """Give a network on images of noise."""
+    position = network.init(jax.random.key(1))
+    return Target(position, network.gradient(60_000), noise(IMAGES, 784, 10), 60_000, 1.0)
+
+
+def noise(rows: int, columns: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make rows of noise: speed does not depend on what is in them."""
     rng = np.random.default_rng(0)
-    return rng.random((ROWS, 784), np.float32), rng.integers(0, 10, ROWS).astype(np.int32)
+    return rng.random((rows, columns), np.float32), rng.integers(0, classes, rows).astype(np.int32)
 
 
-def scanned(step: Callable, state, steps: int, options: dict | None = None):
+TARGETS: dict[str, tuple[Callable[[], Target], int, int]] = {
+    networks_torch.LOGISTIC: (regression, 5000, 200),
+    "784-100-100-10": (lambda: classifier(mlp((784, 100, 100, 10))), 300, 100),
+    "784-400-400-10": (lambda: classifier(mlp((784, 400, 400, 10))), 100, 30),
+    "LeNet": (lambda: classifier(lenet()), 10, 10),
+}
+"""How to build each, and the number of gradients per run in JAX and in PyTorch."""
+
+
+class Contestant(NamedTuple):
+    """A warm run of some steps, and what it needs."""
+
+    run: Callable[[], Any]
+    """Gives what it ends with."""
+    steps: int
+    gradients: int = 1
+    """Per step."""
+    memory: int | None = None
+    """Bytes of scratch and state."""
+
+
+def scanned(step: Callable, state, batches, steps: int, gradients: int = 1, options=None):
     """Compile a scan of steps `(state, batch, key) -> state`; batches are drawn inside."""
     key = jax.random.key(0)
 
     def chain(state, batches):
         def body(state, t):
-            return step(state, batches.batch(key, t), random.fold(key, t)), None
+            new = step(state, batches.batch(key, t), random.fold(key, t))
+            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, state), None
 
         return jax.lax.scan(body, state, jnp.arange(steps))[0]
 
-    return timed(chain, state, steps, options)
+    return compiled(chain, state, batches, steps, gradients, options)
 
 
-def sampled(sampler: isotherm.Sampler, position, steps: int):
+def sampled(sampler: isotherm.Sampler, position, batches, steps: int) -> Contestant:
     """Compile isotherm's own loop, from a position to the state after the last step."""
 
     def chain(position, batches):
@@ -71,27 +116,23 @@ def sampled(sampler: isotherm.Sampler, position, steps: int):
             jax.random.key(0), sampler, position, batches, num_draws=1, thin=steps
         )[1]
 
-    return timed(chain, position, steps, isotherm.compiler_options())
+    return compiled(chain, position, batches, steps, 1, isotherm.compiler_options())
 
 
-def timed(chain: Callable, state, steps: int, options: dict | None = None):
-    """Compile `(state, batches) -> state`; give the seconds per step, and the memory it wants."""
-    batches = isotherm.independent_batches(data(), BATCH)
-    compiled = jax.jit(chain, compiler_options=options).lower(state, batches).compile()
-    memory = compiled.memory_analysis()
-    copies = None if memory is None else (memory.temp_size_in_bytes, memory.output_size_in_bytes)
-
-    def run() -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(state, batches))
-        return (time.perf_counter() - start) / steps
-
-    return run, copies
+def compiled(chain: Callable, state, batches, steps: int, gradients: int, options) -> Contestant:
+    """Compile `(state, batches) -> state`, and ask how much memory it wants."""
+    program = jax.jit(chain, compiler_options=options).lower(state, batches).compile()
+    memory = program.memory_analysis()
+    size = None if memory is None else memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return Contestant(
+        lambda: jax.block_until_ready(program(state, batches)), steps, gradients, size
+    )
 
 
-def in_jax(network: Network, steps: int) -> dict[str, tuple[Callable[[], float], tuple | None]]:
-    """Build what runs in JAX."""
-    position, grad_fn = network.init(jax.random.key(1)), network.gradient(60_000)
+def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
+    """Build what runs in JAX; everybody has the same gradient function."""
+    position, grad_fn = target.position, target.grad_fn
+    batches = isotherm.independent_batches(jax.tree.map(jnp.asarray, target.data), BATCH)
     optimizer = optax.sgd(1e-9, momentum=0.9)
 
     def sgd(state, batch, key):
@@ -100,124 +141,91 @@ def in_jax(network: Network, steps: int) -> dict[str, tuple[Callable[[], float],
         updates, memory = optimizer.update(grads, memory)
         return optax.apply_updates(position, updates), memory
 
-    found = {SGD: scanned(sgd, (position, optimizer.init(position)), steps)}
-    found[f"{SGD}, widest vectors"] = scanned(
-        sgd, (position, optimizer.init(position)), steps, isotherm.compiler_options()
-    )
-    for noise in ("three-point", "gaussian"):
-        for word, name in (("ABOBA", "mSGNHT-S"), ("euler", "mSGNHT-E")):
-            sampler = isotherm.msgnht(grad_fn, H, D, integrator=word, noise=noise)
-            found[f"isotherm {name}, {noise}"] = sampled(sampler, position, steps)
-    peer = blackjax.sgnht(grad_fn, D)
-    state = jax.tree.map(jnp.asarray, peer.init(position, jax.random.key(2), D))
-    found["blackjax.sgnht"] = scanned(
-        lambda s, batch, key: jax.tree.map(
-            lambda new, old: new.astype(old.dtype), peer.step(key, s, batch, H), s
+    start = (position, optimizer.init(position))
+    wide = isotherm.compiler_options()
+    found = {
+        SGD: scanned(sgd, start, batches, steps),
+        f"{SGD}, widest vectors": scanned(sgd, start, batches, steps, options=wide),
+    }
+    for kind in ("three-point", "gaussian"):
+        samplers = {
+            "mSGNHT-S": isotherm.msgnht(grad_fn, H, D, noise=kind),
+            "mSGNHT-E": isotherm.msgnht(grad_fn, H, D, integrator="euler", noise=kind),
+            "SGHMC (ABOBA)": isotherm.sghmc(grad_fn, H, D, noise=kind),
+            "SGLD": isotherm.sgld(grad_fn, H**2 / 2, noise=kind),
+        }
+        for name, sampler in samplers.items():
+            found[f"isotherm {name}, {kind}"] = sampled(sampler, position, batches, steps)
+    thermostat = blackjax.sgnht(grad_fn, D)
+    peers = {
+        "blackjax.sgld": (blackjax.sgld(grad_fn), position, H**2 / 2, 1),
+        f"blackjax.sghmc, {HMC_STEPS} gradients a step": (
+            blackjax.sghmc(grad_fn, HMC_STEPS, D), position, H, HMC_STEPS,
         ),
-        state,
-        steps,
-    )
+        "blackjax.sgnht": (thermostat, thermostat.init(position, jax.random.key(2), D), H, 1),
+    }  # fmt: skip
+    for name, (peer, state, h, gradients) in peers.items():
+        found[name] = scanned(
+            lambda state, batch, key, peer=peer, h=h: peer.step(key, state, batch, h),
+            jax.tree.map(jnp.asarray, state),
+            batches,
+            max(1, steps // gradients),
+            gradients,
+        )
     return found
 
 
-def torch_network(name: str) -> torch.nn.Module:
-    """Build the same network in PyTorch."""
-    nn = torch.nn
-    if name == "LeNet":
-        return nn.Sequential(
-            nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5),
-            nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(),
-            nn.Linear(200, 10),
-        )  # fmt: skip
-    sizes = [int(word) for word in name.split("-")]
-    layers: list[torch.nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def in_torch(name: str, steps: int) -> dict[str, tuple[Callable[[], float], tuple | None]]:
+def in_torch(name: str, target: Target, steps: int) -> dict[str, Contestant]:
     """Build what runs in PyTorch, on as many threads as there are cores."""
-    x, y = (torch.from_numpy(part) for part in data())
-    y = y.long()
-    module = torch_network(name)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-6, momentum=0.9)
-    loss = torch.nn.functional.cross_entropy
-
-    def sgd() -> float:
-        start = time.perf_counter()
-        for _ in range(steps):
-            rows = torch.randint(ROWS, (BATCH,))
-            optimizer.zero_grad()
-            loss(module(x[rows]), y[rows]).backward()
-            optimizer.step()
-        return (time.perf_counter() - start) / steps
-
-    parameters = dict(module.named_parameters())
-    call = torch.func.functional_call
-
-    def log_posterior(params, batch):
-        prior = -0.5 * sum((value**2).sum() for value in params.values())
-        outputs = call(module, params, (batch[0],))
-        return prior - 60_000 * loss(outputs, batch[1]), torch.tensor([])
-
-    transform = posteriors.sgmcmc.sgnht.build(log_posterior, lr=H, alpha=D)
-    start_state = transform.init({k: v.detach().clone() for k, v in parameters.items()})
-
-    def sgnht() -> float:
-        state, start = start_state, time.perf_counter()
-        for _ in range(steps):
-            rows = torch.randint(ROWS, (BATCH,))
-            state, _ = transform.update(state, (x[rows], y[rows]))
-        return (time.perf_counter() - start) / steps
-
-    return {"PyTorch SGD, momentum": (sgd, None), "posteriors sgnht": (sgnht, None)}
+    found = networks_torch.contestants(
+        name, target.data, BATCH, target.data_size, target.prior_variance, H, D
+    )
+    return {who: Contestant(lambda run=run: run(steps), steps) for who, run in found.items()}
 
 
-def contest(name: str, rounds: int) -> list[dict]:
-    """Run all contestants of one network, interleaved."""
-    make, steps = NETWORKS[name]
-    network = make()
-    size = sum(leaf.size * 4 for leaf in jax.tree.leaves(network.init(jax.random.key(0))))
-    everyone = in_jax(network, steps) | in_torch(name, steps)
-    for run, _ in everyone.values():
-        run()
+def is_finite(tree: Any) -> bool:
+    """Tell whether a chain has not diverged."""
+    leaves = [np.asarray(x.detach() if hasattr(x, "detach") else x) for x in jax.tree.leaves(tree)]
+    return all(np.isfinite(leaf).all() for leaf in leaves)
+
+
+def contest(name: str, quick: bool) -> list[dict]:
+    """Run all contestants of one target, interleaved."""
+    make, *steps = TARGETS[name]
+    target = make()
+    ours, theirs = (max(1, number // 10) if quick else number for number in steps)
+    everyone = in_jax(target, ours) | in_torch(name, target, theirs)
+    for who, contestant in everyone.items():
+        if not is_finite(contestant.run()):
+            raise RuntimeError(f"{who} diverged on {name}.")
     seconds: dict[str, list[float]] = {who: [] for who in everyone}
     names = list(everyone)
-    for r in range(rounds):
-        for who in names[r % len(names) :] + names[: r % len(names)]:
-            seconds[who].append(everyone[who][0]())
-    rows = []
-    for who in names:
-        over = [a / b for a, b in zip(seconds[who], seconds[SGD], strict=True)]
-        memory = everyone[who][1]
-        rows.append(
-            {
-                "network": name,
-                "contestant": who,
-                "ms per step, fastest": round(1e3 * min(seconds[who]), 3),
-                "over SGD, median of rounds": round(statistics.median(over), 3),
-                "over SGD, fastest over fastest": round(min(seconds[who]) / min(seconds[SGD]), 3),
-                "scratch and state, in copies of the weights": memory
-                and round(sum(memory) / size, 2),
-            }
-        )
-    return rows
+    for r in track(range(FEW_ROUNDS if quick else ROUNDS), description=name):
+        shift = 2 * r % len(names)
+        for who in names[shift:] + names[:shift]:
+            began = time.perf_counter()
+            everyone[who].run()
+            seconds[who].append((time.perf_counter() - began) / everyone[who].steps)
+    size = sum(leaf.size * 4 for leaf in jax.tree.leaves(target.position))
+    return [
+        row(name, who, seconds[who], seconds[SGD], c.gradients, c.memory and c.memory / size)
+        for who, c in everyone.items()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
-    quick = parser.parse_args().quick
-    where = machine()
+    parser.add_argument("--only", action="append", choices=[*TARGETS], help="one of the targets")
+    options = parser.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
-    rows = [row for name in NETWORKS for row in contest(name, 2 if quick else 9)]
-    table = Table(*rows[0], title="time per step, batches of 100")
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console(width=160).print(table)
-    if not quick:
-        RESULT.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
+    for name in options.only or TARGETS:
+        where = machine()
+        rows = contest(name, options.quick)
+        print_table(rows)
+        if not options.quick:
+            where["load_average_after"] = os.getloadavg()[0]
+            write(rows, where, [*TARGETS])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+"""What `networks.py` leaves behind: `docs/results/networks_speed.json`, network by network, and a picture beside it."""
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from reporting import RESULTS, save
+from rich.console import Console
+from rich.table import Table
+
+from isotherm.files import write_json
+
+RESULT = RESULTS / "networks_speed.json"
+TIME, FASTEST = "over SGD, median of rounds", "ms per step, fastest"
+SPREAD = ("over SGD, lowest round", "over SGD, highest round")
+
+
+def digits(value: float, number: int = 4) -> float:
+    """Round to significant digits.
+
+    >>> digits(0.0123456)
+    0.01235
+    """
+    return float(f"{value:.{number}g}")
+
+
+def row(
+    network: str, who: str, seconds: list[float], sgd: list[float], gradients: int, copies: float | None
+) -> dict:  # fmt: skip
+    """Describe one contestant: its seconds per step in every round, beside those of SGD."""
+    over = [a / b for a, b in zip(seconds, sgd, strict=True)]
+    return {
+        "network": network,
+        "contestant": who,
+        FASTEST: digits(1e3 * min(seconds)),
+        TIME: digits(statistics.median(over)),
+        "over SGD, fastest over fastest": digits(min(seconds) / min(sgd)),
+        **dict(zip(SPREAD, (digits(min(over)), digits(max(over))), strict=True)),
+        "gradients per step": gradients,
+        "ms per gradient, fastest": digits(1e3 * min(seconds) / gradients),
+        "per gradient over SGD, median of rounds": digits(statistics.median(over) / gradients),
+        "scratch and state, in copies of the weights": None if copies is None else digits(copies),
+    }
+
+
+def lines(rows: list[dict]) -> Iterator[tuple[str, dict, int]]:
+    """Name each row, with what its times are divided by; who makes several gradients per step is there twice."""
+    for found in rows:
+        who, gradients = found["contestant"], found.get("gradients per step", 1)
+        yield who, found, 1
+        if gradients > 1:
+            yield f"{who.partition(',')[0]}, per gradient", found, gradients
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """Lay two tables out for reading: a row per contestant, a column per network."""
+    found: dict[tuple[str, str], dict] = {}
+    for title in ("time per step over plain SGD", "steps per second"):
+        for who, each, share in lines(rows):
+            line = found.setdefault((title, who), {"table": title, "contestant": who})
+            value = each[TIME] / share if "SGD" in title else share * 1e3 / each[FASTEST]
+            line[each["network"]] = digits(value, 3)
+    return list(found.values())
+
+
+def merge(path: Path, rows: list[dict], where: dict, networks: Sequence[str]) -> dict:
+    """Give the document with these rows instead of earlier ones of the same networks."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    old, fresh = before.get("rows", []), {each["network"] for each in rows}
+    measured = {each["network"]: before["machine"] for each in old}
+    measured |= before.get("measured", {}) | dict.fromkeys(fresh, where)
+    rows = [*rows, *(each for each in old if each["network"] not in fresh)]
+    rows = [each for name in networks for each in rows if each["network"] == name]
+    return {
+        "machine": where,
+        "measured": {name: measured[name] for name in networks if name in measured},
+        "summary": summary(rows),
+        "rows": rows,
+    }
+
+
+def write(rows: list[dict], where: dict, networks: Sequence[str]) -> None:
+    """Put rows among those that are there, and draw the picture anew."""
+    document = merge(RESULT, rows, where, networks)
+    write_json(RESULT, document)
+    plot(document["rows"], networks, RESULT.with_suffix(".png"))
+
+
+def print_table(rows: list[dict]) -> None:
+    """Show what was measured, and how far the rounds are apart."""
+    keys = ("network", "contestant", FASTEST, TIME, *SPREAD, "gradients per step")
+    table = Table(*keys, title="time per step")
+    for each in rows:
+        table.add_row(*(str(each[key]) for key in keys))
+    Console(width=160).print(table)
+
+
+def plot(rows: list[dict], networks: Sequence[str], path: Path) -> None:
+    """Draw the time per step over SGD: bars from 1, and lines from the lowest to the highest round."""
+    networks = [name for name in networks if any(each["network"] == name for each in rows)]
+    names = list(dict.fromkeys(who for who, _, _ in lines(rows)))
+    size = (3 * len(networks) + 2.5, 0.27 * len(names) + 1.2)
+    figure, axes = plt.subplots(
+        1,
+        len(networks),
+        figsize=size,
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for axis, network in zip(axes[0], networks, strict=True):
+        for who, each, share in lines([each for each in rows if each["network"] == network]):
+            place, value = names.index(who), each[TIME] / share
+            color = "C0" if who.startswith("isotherm") else "0.75"
+            axis.barh(place, value - 1, left=1, color=color)
+            ends = [each[key] / share for key in SPREAD if key in each]
+            axis.plot(ends, [place] * len(ends), color="0.2", lw=1)
+            right = (max(value, 1, *ends), place)
+            axis.annotate(
+                f"{value:.3g}", right, (3, 0), textcoords="offset points", va="center", fontsize=8
+            )
+        axis.axvline(1, color="0.2", lw=0.8)
+        axis.set(xscale="log", title=network)
+        axis.margins(x=0.15)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    axes[0, 0].set_yticks(range(len(names)), names)
+    axes[0, 0].invert_yaxis()
+    figure.supxlabel("time per step over optax SGD with momentum, median of rounds", fontsize=10)
+    save(figure, path)
