@@ -19,6 +19,8 @@ CHUNK_SECONDS = 0.25
 """How long a chunk should take: short enough for a living progress bar and a quick Ctrl-C."""
 CHUNK_BYTES = 2**25
 """How much a chunk may hold on the device before its draws move to the host."""
+MOST_STEPS = 10**7
+"""More steps than any chunk takes: the fastest loop there is makes half as many in that time."""
 CHUNK_STEPS = 500
 """How long a chunk is where the result depends on it (`on_divergence="rollback"`)."""
 
@@ -81,10 +83,10 @@ class Program:
         )
 
     def capacity(self, state: Any, num_chains: int, num_draws: int) -> int:
-        """Tell how many draws fit on the device at once."""
+        """Tell how many draws a page should have room for: no more than fit on the device, or than a chunk can make."""
         kept = jax.tree.leaves(self.observed(state))
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in kept) * num_chains
-        return max(1, min(num_draws, CHUNK_BYTES // size))
+        return max(1, min(num_draws, CHUNK_BYTES // size, MOST_STEPS // self.thin))
 
 
 def advance(
