@@ -98,7 +98,7 @@ def behind(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def spread(values: np.ndarray, digits: int = 2) -> str:
-    """Write mean and standard deviation; the number of lost seeds beside them."""
+    """Write mean and standard deviation over seeds, if there are several; the number of lost ones beside them."""
     alive = values[np.isfinite(values)]
     lost = (
         f" ({len(values) - len(alive)} of {len(values)} diverged)"
@@ -107,7 +107,8 @@ def spread(values: np.ndarray, digits: int = 2) -> str:
     )
     if not len(alive):
         return "diverged"
-    return f"{alive.mean():.{digits}f} ± {alive.std():.{digits}f}{lost}"
+    error = f" ± {alive.std():.{digits}f}" if len(values) > 1 else ""
+    return f"{alive.mean():.{digits}f}{error}{lost}"
 
 
 def table(
