@@ -18,8 +18,9 @@ from isotherm.runs import Rollback
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("h5netcdf")
 pytest.importorskip("safetensors")
+pytest.importorskip("zarr")
 
-SUFFIXES = [".nc", ".safetensors"]
+SUFFIXES = [".nc", ".zarr", ".safetensors"]
 
 
 class Weights(NamedTuple):
@@ -107,8 +108,9 @@ def test_containers_of_ones_own_come_back_by_name(tmp_path):
         {"chain": 0, "draw": 0},
         {"x_dim_0": 0, "x": 0, "a/b": 0, "": 0},
         {"a": {"b": 0}, "a.b": 0, "é ∆": (0, None, [])},
+        {"zarr.json": 0, "c": 0, "__c": 0, "isotherm": 0, "letter": 0},
     ],
-    ids=["bare", "axes", "dimensions", "letters"],
+    ids=["bare", "axes", "dimensions", "letters", "zarr"],
 )
 def test_any_names_will_do(tmp_path, small, names):
     draws = jax.tree.map(lambda _: small.draws["w"], names)
@@ -118,12 +120,13 @@ def test_any_names_will_do(tmp_path, small, names):
         same(isotherm.load_run(tmp_path / f"run{suffix}"), found)
 
 
-def test_arviz_reads_it(tmp_path, small):
+@pytest.mark.parametrize(("suffix", "engine"), [(".nc", "h5netcdf"), (".zarr", "zarr")])
+def test_arviz_reads_it(tmp_path, small, suffix, engine):
     import xarray
     from arviz_stats import summary
 
-    isotherm.save_run(small, tmp_path / "run.nc")
-    with xarray.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as tree:
+    isotherm.save_run(small, tmp_path / f"run{suffix}")
+    with xarray.open_datatree(tmp_path / f"run{suffix}", engine=engine) as tree:
         assert {"posterior", "sample_stats"} <= set(tree.children)
         assert tree["posterior"]["w"].dims == ("chain", "draw", "w_dim_0", "w_dim_1")
         np.testing.assert_array_equal(tree["posterior"]["w"], small.draws["w"])
@@ -133,15 +136,17 @@ def test_arviz_reads_it(tmp_path, small):
 
 
 def test_other_names_and_types_are_refused(tmp_path, small):
-    with pytest.raises(ValueError, match=r"`path` must end in .nc or .safetensors, got `run.pkl`"):
+    endings = r"`path` must end in .nc or .zarr or .safetensors, got `run.pkl`"
+    with pytest.raises(ValueError, match=endings):
         isotherm.save_run(small, tmp_path / "run.pkl")
-    with pytest.raises(FileNotFoundError):
-        isotherm.load_run(tmp_path / "none.nc")
-    (tmp_path / "text.safetensors").write_text("hello")
-    (tmp_path / "text.nc").write_text("hello")
-    for name in ("text.nc", "text.safetensors"):
+    for suffix in SUFFIXES:
+        with pytest.raises(FileNotFoundError):
+            isotherm.load_run(tmp_path / f"none{suffix}")
+        with pytest.raises(FileNotFoundError, match=r"Cannot save .*: no such file"):
+            isotherm.save_run(small, tmp_path / "none" / f"run{suffix}")
+        (tmp_path / f"text{suffix}").write_text("hello")
         with pytest.raises(ValueError, match="cannot be opened as"):
-            isotherm.load_run(tmp_path / name)
+            isotherm.load_run(tmp_path / f"text{suffix}")
     odd = run(jnp.zeros(2), collect={"odd": isotherm.draws(lambda x: x + 1j)})
     with pytest.raises(ValueError, match=r"`.odd` has dtype complex64, which cannot be saved"):
         isotherm.save_run(odd, tmp_path / "run.nc")
@@ -154,26 +159,32 @@ def test_a_missing_library_is_asked_for(tmp_path, small, monkeypatch):
         isotherm.save_run(small, tmp_path / "run.safetensors")
 
 
+def is_right_or_refused(path, right):
+    try:
+        same(isotherm.load_run(path), right)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_changed_byte_and_every_cut_is_harmless_or_refused(tmp_path, small, suffix):
+    """Of a folder, too: bytes of all its files are as likely."""
     path = tmp_path / f"run{suffix}"
     isotherm.save_run(small, path)
-    content = path.read_bytes()
+    files = sorted(p for p in [path, *path.rglob("*")] if p.is_file())
+    content = [p.read_bytes() for p in files]
+    starts = np.cumsum([0, *map(len, content)])
     rng = np.random.default_rng(0)
-    places = rng.choice(len(content), 250, replace=False)
-    damaged = [content[:i] for i in places[:50]]
-    damaged += [
-        content[:i] + bytes([content[i] ^ (1 << int(rng.integers(8)))]) + content[i + 1 :]
-        for i in places
-    ]
     refused = 0
-    for bad in damaged:
-        path.write_bytes(bad)
-        try:
-            same(isotherm.load_run(path), small)
-        except ValueError:
-            refused += 1
-    assert refused > 100
+    for turn, place in enumerate(rng.choice(starts[-1], 300, replace=False)):
+        number = int(np.searchsorted(starts, place, side="right")) - 1
+        whole, i = content[number], int(place - starts[number])
+        bit = bytes([whole[i] ^ (1 << int(rng.integers(8)))])
+        files[number].write_bytes(whole[:i] if turn < 50 else whole[:i] + bit + whole[i + 1 :])
+        refused += not is_right_or_refused(path, small)
+        files[number].write_bytes(whole)
+    assert refused > (60 if suffix == ".zarr" else 100) and is_right_or_refused(path, small)
 
 
 def rewritten(path, change):

@@ -1,8 +1,10 @@
 """Killed, starved or lied to, a run goes on to the same bits or says what is wrong; `make soak` does more of it for longer."""
 
+import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,28 @@ def test_a_device_that_is_full_is_told_of(tmp_path, monkeypatch):
         pytest.skip("there is no /dev/full")
     with pytest.raises(OSError, match="no space left on device"):
         run(tmp_path, 2)
+
+
+def own_mounts(folder):
+    """Find how to start a process that may mount a disk that nobody else sees."""
+    for flags in ("-rm", "-m"):
+        words = ["unshare", flags, "mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
+        if shutil.which("unshare") and not subprocess.run(words, capture_output=True).returncode:
+            return ["unshare", flags]
+    return pytest.skip("mounting is not allowed here")
+
+
+def test_a_disk_that_is_full_costs_nothing_that_was_saved(tmp_path):
+    """The draws do not fit on a disk of 512 KiB; once it is bigger the same call goes on."""
+    pytest.importorskip("zarr"), pytest.importorskip("h5netcdf"), pytest.importorskip("safetensors")
+    words = [*own_mounts(tmp_path), sys.executable, "full_disk.py", tmp_path]
+    done = subprocess.run(words, cwd=ROOT / "tests", capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    full = r"Cannot save .*: (.*: )?no space left on device.* is intact"
+    for place in ("checkpoint", ".nc", ".zarr", ".safetensors"):
+        assert re.match(full, told.pop(place))
+    assert told == {"intact": True, "drafts": [], "went_on": True, "same_bits": True}
 
 
 def test_no_source_executes_what_it_reads():

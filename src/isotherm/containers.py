@@ -1,4 +1,4 @@
-"""Named arrays with a text beside them, in netCDF or safetensors: formats that others read and that hold no code.
+"""Named arrays with a text beside them, in netCDF or safetensors (`isotherm.zarr_folders`: or Zarr): formats that others read and that hold no code.
 
 A name is `group/variable`. What a file says about itself is checked before memory is asked for: a shape may not need
 more bytes than the file has.
@@ -36,6 +36,17 @@ def write_netcdf(
 ) -> None:
     """Write groups that ArviZ reads: the first axes of `posterior` and `sample_stats` are `chain` and `draw`."""
     library("h5netcdf")
+    # By way of memory: where a disk is full, HDF5 ends the process with a segmentation fault.
+    path.write_bytes(datatree(text, arrays, attributes, WIDER).to_netcdf(engine="h5netcdf"))
+
+
+def datatree(
+    text: str,
+    arrays: Mapping[str, np.ndarray],
+    attributes: Mapping[str, Any],
+    wider: Mapping[str, Any],
+) -> Any:
+    """Make groups as ArviZ has them, with the text beside; types that the format does not have become wider ones."""
     import xarray
 
     groups: dict[str, dict[str, Any]] = {}
@@ -43,14 +54,14 @@ def write_netcdf(
         group, variable = name.split("/")
         lead = ["chain", "draw"] if group != "collected" else []
         extra = [f"{variable}_dim_{i}" for i in range(array.ndim - len(lead))]
-        stored = array.astype(WIDER.get(array.dtype.name, array.dtype))
+        stored = array.astype(wider.get(array.dtype.name, array.dtype), copy=False)
         groups.setdefault(group, {})[variable] = ([*lead, *extra], stored)
     letters = np.frombuffer(text.encode(), np.uint8)
     tree = {"/": xarray.Dataset({HEADER: (["letter"], letters)}, attrs=dict(attributes))}
     for group, variables in groups.items():
         axes = {} if group == "collected" else _axes(next(iter(variables.values()))[1])
         tree[group] = xarray.Dataset(variables, axes, dict(attributes))
-    xarray.DataTree.from_dict(tree).to_netcdf(path, engine="h5netcdf")
+    return xarray.DataTree.from_dict(tree)
 
 
 def _axes(array: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,7 +123,11 @@ def write_safetensors(
     """Write tensors as networks' libraries read them, with the text in the metadata."""
     metadata = {HEADER: text, **{name: str(value) for name, value in attributes.items()}}
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    library("safetensors.numpy").save_file(whole, path, metadata=metadata)
+    save_file = library("safetensors.numpy").save_file
+    try:
+        save_file(whole, path, metadata=metadata)
+    except library("safetensors").SafetensorError as error:  # a full disk, too, is one
+        raise OSError(str(error)) from error
 
 
 class SafeTensors:
@@ -121,6 +136,7 @@ class SafeTensors:
     def __init__(self, path: Path) -> None:
         module = library("safetensors")
         self.path = path
+        path.stat()  # a file that is not there is not damaged
         try:
             self.file = module.safe_open(path, framework="numpy")
         except (OSError, module.SafetensorError) as error:
@@ -150,7 +166,3 @@ class SafeTensors:
         if array.dtype != dtype:
             raise Damaged(f"`{name}` is {array.dtype}, not {dtype}.")
         return array
-
-
-WRITERS = {".nc": write_netcdf, ".safetensors": write_safetensors}
-READERS = {".nc": NetCDF, ".safetensors": SafeTensors}

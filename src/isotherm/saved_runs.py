@@ -1,6 +1,7 @@
 """Runs as files: draws, statistics, summaries and where they come from.
 
 - `run.nc` is netCDF with the groups `posterior` and `sample_stats` of ArviZ, for one who analyses;
+- `run.zarr` is a folder with the same groups, in chunks, for one who reads a few draws of many;
 - `run.safetensors` has the same arrays as tensors called `posterior/…`, for one who needs the weights.
 
 Beside the arrays stands a text, JSON: the format's version, the sampler, the call, summaries, versions, the trees that the arrays are
@@ -26,21 +27,30 @@ import jax
 import numpy as np
 
 from isotherm.collect import RunningMoments
-from isotherm.containers import READERS, WRITERS, Damaged
+from isotherm.containers import (
+    Damaged,
+    NetCDF,
+    SafeTensors,
+    write_netcdf,
+    write_safetensors,
+)
 from isotherm.files import atomically
 from isotherm.runs import Rollback, Run
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
+from isotherm.zarr_folders import Zarr, write_zarr
 
 FORMAT = 1
 MOST_SUMMARISED = 10**6
 """Numbers among the draws; the ESS of more would take longer than the reader may want to wait."""
 KINDS = "fiub"
 """Floating point, integers, truth values."""
+WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
+READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 
 
 def save_run(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write a run to a file, whole or not at all.
+    """Write a run to a file or a folder, whole or not at all.
 
     What is left out is `run.state`: to go on with a run, use `sample(..., checkpoint=FOLDER)`.
 
@@ -49,7 +59,7 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     run
         What `isotherm.sample` returned.
     path
-        A name that ends in `.nc` (netCDF, which ArviZ opens) or `.safetensors`. Needs `isotherm[files]`.
+        A name that ends in `.nc` (netCDF) or `.zarr` (a folder), which ArviZ opens, or in `.safetensors`. Needs `isotherm[files]`.
 
     Examples
     --------
@@ -64,6 +74,8 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     write = _by_suffix(path, WRITERS)
+    if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").exists():
+        raise ValueError(f"`{path}` is there, is not Zarr and is not replaced.")
     shelf = _Shelf()
     trees = {"draws": shelf.put("posterior", run.draws)}
     trees["stats"] = shelf.put("sample_stats", dict(run.stats))
@@ -103,8 +115,15 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
         "created_at": document["saved"],
         "sampler": repr(run),
     }
-    with atomically(path) as draft:
-        write(draft, f"{sha256(text.encode()).hexdigest()}\n{text}", shelf.arrays, attributes)
+    sealed = f"{sha256(text.encode()).hexdigest()}\n{text}"
+    try:
+        with atomically(path) as draft:
+            write(draft, sealed, shelf.arrays, attributes)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        told = type(error)(f"Cannot save `{path}`: {reason}; what was there before is intact.")
+        told.errno = error.errno
+        raise told from error
 
 
 def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> Run:
@@ -113,7 +132,7 @@ def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> 
     Parameters
     ----------
     path
-        The file.
+        The file, or the folder of a `.zarr`.
     like
         A position, for draws in containers of your own: the draws come back in trees like it.
 
@@ -188,7 +207,7 @@ class _Shelf:
     def _is_taken(self, group: str, name: str, rank: int) -> bool:
         """Tell whether a name, or one of its axes' names, means something else already."""
         ours = {name, *(f"{name}_dim_{i}" for i in range(rank))}
-        theirs = {"chain", "draw"}
+        theirs = {"chain", "draw", "zarr.json"}
         for place, array in self.arrays.items():
             if place.startswith(f"{group}/"):
                 other = place.removeprefix(f"{group}/")

@@ -11,12 +11,15 @@ import numpy as np
 from isotherm.tree import is_traced
 from isotherm.types import ScalarOrSchedule, Schedule
 
+BIGGEST = 2**31 - 1
+"""Among JAX's whole numbers."""
+
 
 def require_positive(name: str, value: object) -> None:
     """Refuse a concrete number that is not positive and finite; let tracers and functions pass."""
     if callable(value) or is_traced(value):
         return
-    number = np.asarray(value)
+    number = _number(name, value)
     if not (_is_real(number) and np.all((number > 0) & np.isfinite(number))):
         raise ValueError(f"`{name}` must be positive, got {value}.")
 
@@ -25,7 +28,7 @@ def require_nonnegative(name: str, value: object) -> None:
     """Refuse a concrete number that is negative or not finite; let tracers pass."""
     if is_traced(value):
         return
-    number = np.asarray(value)
+    number = _number(name, value)
     if not (_is_real(number) and np.all((number >= 0) & np.isfinite(number))):
         raise ValueError(f"`{name}` must not be negative, got {value}.")
 
@@ -34,9 +37,16 @@ def require_finite(name: str, value: object) -> None:
     """Raise unless a concrete number is real and finite."""
     if is_traced(value):
         return
-    number = np.asarray(value)
+    number = _number(name, value)
     if not (_is_real(number) and np.isfinite(number).all()):
         raise ValueError(f"`{name}` must be a finite number, got {value}.")
+
+
+def _number(name: str, value: object) -> np.ndarray:
+    """Refuse a whole number that has no place in JAX's; a floating-point one of that size has."""
+    if isinstance(value, int | np.integer) and abs(value) > BIGGEST:
+        raise ValueError(f"`{name}` must fit into 32 bits or have a decimal point, got {value}.")
+    return np.asarray(value)
 
 
 def _is_real(number: np.ndarray) -> bool:
@@ -57,6 +67,14 @@ def as_schedule(step_size: ScalarOrSchedule) -> Schedule:
     return lambda step_index: step_size
 
 
+def _number_of_steps(name: str, value: float) -> float:
+    """Check a number of steps; one too big for the type of the step number becomes floating point."""
+    if isinstance(value, int | np.integer) and value > BIGGEST:
+        value = float(min(value, 2**63))  # no run comes that far
+    require_positive(name, value)
+    return value
+
+
 def halving(step_size: float, every: int) -> Schedule:
     r"""Halve the step size every `every` steps: $h\,2^{-\lfloor t/m \rfloor}$.
 
@@ -66,8 +84,8 @@ def halving(step_size: float, every: int) -> Schedule:
     [0.4..., 0.4..., 0.2..., 0.1...]
     """
     require_positive("step_size", step_size)
-    require_positive("every", every)
-    return lambda step_index: step_size * 0.5 ** (jnp.asarray(step_index) // every)
+    steps = _number_of_steps("every", every)
+    return lambda step_index: step_size * 0.5 ** (jnp.asarray(step_index) // steps)
 
 
 def polynomial(step_size: float, delay: float = 1.0, power: float = 0.55) -> Schedule:
@@ -75,9 +93,10 @@ def polynomial(step_size: float, delay: float = 1.0, power: float = 0.55) -> Sch
 
     With $\gamma \in (1/2, 1]$ the steps sum to infinity and their squares do not.
     """
-    for name, value in {"step_size": step_size, "delay": delay, "power": power}.items():
-        require_positive(name, value)
-    return lambda step_index: step_size * (1 + jnp.asarray(step_index) / delay) ** -power
+    require_positive("step_size", step_size)
+    require_positive("power", power)
+    steps = _number_of_steps("delay", delay)
+    return lambda step_index: step_size * (1 + jnp.asarray(step_index) / steps) ** -power
 
 
 def cyclical(step_size: float, period: int, floor: float = 0.0) -> Schedule:
@@ -87,11 +106,11 @@ def cyclical(step_size: float, period: int, floor: float = 0.0) -> Schedule:
     stochastic gradient MCMC*).
     """
     require_positive("step_size", step_size)
-    require_positive("period", period)
+    steps = _number_of_steps("period", period)
     require_nonnegative("floor", floor)
 
     def schedule(step_index: jax.Array) -> jax.Array:
-        phase = (jnp.asarray(step_index) % period) / period
+        phase = (jnp.asarray(step_index) % steps) / steps
         return floor + (step_size - floor) * 0.5 * (1 + jnp.cos(jnp.pi * phase))
 
     return schedule

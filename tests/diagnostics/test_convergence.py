@@ -98,3 +98,7 @@ def test_rejects_bad_input():
         ValueError, match="`kind` must be one of bulk, tail, mean, sd, got 'median'"
     ):
         ess(np.zeros((2, 10)), "median")  # type: ignore
+    for complex_draws in (np.zeros((2, 10), complex), {"a": jnp.zeros((2, 10), jnp.complex64)}):
+        for statistic in (ess, rhat):
+            with pytest.raises(ValueError, match="`draws` must be real: give the real and imag"):
+                statistic(complex_draws)

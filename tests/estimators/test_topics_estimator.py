@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import isotherm
 from isotherm.estimators.topic_learners import SAMPLERS
 from isotherm.estimators.topics import ThermostatLDA
 
@@ -120,14 +121,50 @@ def test_bad_input_is_refused():
         ({"sampler": "nuts"}, "`sampler` must be one of 'filter', 'scir'"),
         ({"fractional": "floor"}, "`fractional` must be"),
         ({"burn_in": 30}, "`burn_in` must be"),
-        ({"doc_topic_prior": -1.0}, "`alpha` must be positive"),
-        ({"topic_word_prior": 0.0}, "`beta` must be positive"),
+        ({"doc_topic_prior": -1.0}, "`doc_topic_prior` must be positive, got -1.0"),
+        ({"topic_word_prior": 0.0}, "`topic_word_prior` must be positive, got 0.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             ThermostatLDA(**settings).fit([[1, 2], [2, 0]])
     for method in ("transform", "perplexity", "top_words", "topic_shares"):
         with pytest.raises(NotFittedError):
             getattr(ThermostatLDA(), method)(*([] if method == "top_words" else [[[1]]]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad", "message"),
+    [
+        ("step_size", [object(), "1", -1.0, 0, np.nan, 1j], "`step_size` must be positive, got"),
+        ("n_jobs", ["2", 2.5, object()], "n_jobs must be an instance of"),
+        ("n_jobs", [0], "`n_jobs` must not be 0"),
+        ("total_samples", ["9", object()], "total_samples must be an instance of"),
+        ("total_samples", [np.nan, np.inf], "`total_samples` must be finite, got"),
+        ("total_samples", [0, -3, 0.5], "total_samples == .*, must be >= 1"),
+        ("burn_in", ["1", None, 1.5], "burn_in must be an instance of"),
+        ("learning_decay", ["1", None], "learning_decay must be an instance of"),
+        ("learning_decay", [0.5, 1.1], "learning_decay == .*, must be"),
+        ("topic_word_prior", ["1", np.nan], "`topic_word_prior` must be positive"),
+    ],
+)
+def test_nonsense_is_refused_when_learning_begins(setting, bad, message):
+    """Not when the object is made: that is scikit-learn's custom. Also where the default learner has no use for it."""
+    for value in bad:
+        for sampler in ("filter", "msgnht"):
+            lda = ThermostatLDA(2, sampler=sampler, **{setting: value})
+            for method in (lda.fit, lda.partial_fit):
+                with pytest.raises((ValueError, TypeError), match=message):
+                    method([[1, 2], [2, 0]])
+
+
+def test_settings_may_be_numbers_of_any_kind():
+    settings = {
+        "n_jobs": np.int64(-1),
+        "total_samples": 10**10,
+        "step_size": isotherm.halving(0.1, 9),
+    }
+    for sampler in ("filter", "sgld"):
+        lda = ThermostatLDA(2, sampler=sampler, sweeps=3, burn_in=np.int32(1), **settings)
+        assert lda.partial_fit([[1, 2], [2, 0]]).components_.shape == (2, 2)
 
 
 def test_an_empty_document_has_the_priors_topics():

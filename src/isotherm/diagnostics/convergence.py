@@ -84,6 +84,8 @@ def _per_coordinate(name: str, draws: ArrayTree, min_chains: int = 1, **options:
     statistic = getattr(array_stats, name)
 
     def leaf(x: Any) -> np.ndarray:
+        if np.iscomplexobj(x):
+            raise ValueError("`draws` must be real: give the real and imaginary parts one by one.")
         x = np.asarray(x, np.float64)
         if x.ndim < 2 or 0 in x.shape[:2]:
             raise ValueError(f"`draws` must have leading axes (chain, draw), got shape {x.shape}.")

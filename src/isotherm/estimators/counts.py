@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
@@ -15,7 +16,13 @@ class CountsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     """An estimator of counts, (documents, words), that numbers the documents it has seen."""
 
     fractional: str
+    n_jobs: int | None
     n_documents_seen_: int
+
+    @property
+    def _threads(self) -> int:
+        """Threads to use, as scikit-learn counts them: none is 1, -1 is a thread per core."""
+        return effective_n_jobs(self.n_jobs)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell whether any document was seen."""

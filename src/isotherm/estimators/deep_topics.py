@@ -68,7 +68,7 @@ class ThermostatDPFA(DeepTopics):
     fractional
         What to do with counts that are not whole: `"refuse"`, or `"round"` them.
     n_jobs
-        Threads for sweeps; results do not depend on it.
+        Threads for sweeps, -1 for one per core; results do not depend on it.
     random_state
         Seed. The same one gives the same draws on any number of threads.
     verbose
@@ -257,5 +257,5 @@ class ThermostatDPFA(DeepTopics):
         network = (self.weight_step_size, self.diffusion, self.integrator)
         return Plan(
             model, self.inference, self.sampler, self.step_size, network, total, self.batch_size,
-            self.sweeps, self.burn_in, self._seed, self.n_jobs or 1,
+            self.sweeps, self.burn_in, self._seed, self._threads,
         )  # fmt: skip

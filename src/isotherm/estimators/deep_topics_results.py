@@ -26,7 +26,6 @@ class DeepTopics(CountsTransformer):
     layers: tuple[int, ...]
     sweeps: int
     burn_in: int
-    n_jobs: int | None
     n_documents_seen_: int
     _learner: DeepLearner
     _seed: int
@@ -124,7 +123,7 @@ class DeepTopics(CountsTransformer):
         check_is_fitted(self)
         split = completion(self._numbered(X), seed=0)
         score = DPFAScore(
-            split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self.n_jobs or 1
+            split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads
         )  # fmt: skip
         for draw in self.parameters_:
             score.add(draw)
@@ -174,5 +173,5 @@ class DeepTopics(CountsTransformer):
         check_is_fitted(self)
         return deep_topics_reading.read_documents(
             self.parameters_, self._numbered(X), sweeps=self.sweeps, burn_in=self.burn_in,
-            seed=self._seed, threads=self.n_jobs or 1,
+            seed=self._seed, threads=self._threads,
         )  # fmt: skip

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.utils import check_scalar
 
 from isotherm.samplers.msgnht import msgnht
 from isotherm.samplers.psgld import psgld
@@ -13,7 +15,7 @@ from isotherm.samplers.sghmc import sghmc
 from isotherm.samplers.sgld import sgld
 from isotherm.samplers.sgnht import sgnht
 from isotherm.samplers.sgrld import sgrld
-from isotherm.schedules import polynomial
+from isotherm.schedules import polynomial, require_positive
 from isotherm.topics.bcdf import BCDFLDA
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.lda import LDAChain
@@ -31,6 +33,28 @@ SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
     "psgld": lambda h, _: psgld(None, 0.03 if h is None else h),
 }
 """Samplers by name, from a step size (or None) and the Dirichlet prior of the topics, if they have one."""
+
+
+def check_settings(lda: Any) -> None:
+    """Refuse settings of `ThermostatLDA` that make no sense, also where a learner has no use for them."""
+    for name in ("n_components", "batch_size", "max_iter", "n_draws", "sweeps", "burn_in"):
+        check_scalar(getattr(lda, name), name, Integral, min_val=int(name != "burn_in"))
+    if lda.n_jobs is not None:
+        check_scalar(lda.n_jobs, "n_jobs", Integral)
+        if lda.n_jobs == 0:
+            raise ValueError("`n_jobs` must not be 0; -1 is a thread per core.")
+    for name in ("doc_topic_prior", "topic_word_prior", "step_size"):
+        value = getattr(lda, name)
+        if value is not None:
+            require_positive(name, value)
+    decay, total = lda.learning_decay, lda.total_samples
+    check_scalar(decay, "learning_decay", Real, min_val=0.5, max_val=1, include_boundaries="right")
+    if total is not None:
+        check_scalar(total, "total_samples", Real, min_val=1)
+        if not np.isfinite(total):
+            raise ValueError(f"`total_samples` must be finite, got {total}.")
+    if lda.fractional not in ("refuse", "round"):
+        raise ValueError(f"`fractional` must be 'refuse' or 'round', got {lda.fractional!r}.")
 
 
 class Learner(ABC):

@@ -1,6 +1,6 @@
 """Topics of counted words, with scikit-learn's interface and draws from the posterior."""
 
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -8,7 +8,7 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.estimators.counts import CountsTransformer
-from isotherm.estimators.topic_learners import Chain, Filter, Learner, Plan
+from isotherm.estimators.topic_learners import Chain, Filter, Learner, Plan, check_settings
 from isotherm.estimators.topic_reading import (
     TopicShares,
     TopWord,
@@ -64,7 +64,7 @@ class ThermostatLDA(CountsTransformer):
     fractional
         What to do with counts that are not whole: `"refuse"`, or `"round"` them.
     n_jobs
-        Threads for sweeps of samplers and `transform`; results do not depend on it.
+        Threads for sweeps of samplers and `transform`, -1 for one per core; results do not depend on it.
     random_state
         Seed. The same one gives the same topics on any number of threads.
     verbose
@@ -182,7 +182,7 @@ class ThermostatLDA(CountsTransformer):
         check_is_fitted(self)
         corpus = self._corpus(X, reset=False)
         rows = layout.word_major(self.components_)
-        theta = fold_in_fixed_point(rows, corpus, self._alpha, threads=self.n_jobs or 1).theta
+        theta = fold_in_fixed_point(rows, corpus, self._alpha, threads=self._threads).theta
         if not normalize:
             theta = theta * (corpus.lengths + self._alpha.sum())[:, None]
         return theta.astype(np.float64)
@@ -208,7 +208,7 @@ class ThermostatLDA(CountsTransformer):
         check_scalar(level, "level", Real, min_val=0, max_val=1, include_boundaries="neither")
         return topic_shares(
             self.draws_, self._corpus(X, reset=False), self._alpha, level=level, per_document=per_document,
-            sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self.n_jobs or 1,
+            sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads,
         )  # fmt: skip
 
     def top_words(self, n_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
@@ -232,7 +232,7 @@ class ThermostatLDA(CountsTransformer):
         """
         check_is_fitted(self)
         split = completion(self._corpus(X, reset=False), seed=0)
-        return perplexity(self.draws_, split, self._alpha, threads=self.n_jobs or 1).value
+        return perplexity(self.draws_, split, self._alpha, threads=self._threads).value
 
     def score(self, X: Any, y: Any = None) -> float:
         """Give the mean log probability of a held-out token: minus the log of `perplexity`."""
@@ -262,10 +262,7 @@ class ThermostatLDA(CountsTransformer):
 
     def _begin(self, corpus: Corpus, total: float | None) -> None:
         """Check the settings and make a learner."""
-        for name in ("n_components", "batch_size", "max_iter", "n_draws", "sweeps"):
-            check_scalar(getattr(self, name), name, Integral, min_val=1)
-        if self.fractional not in ("refuse", "round"):
-            raise ValueError(f"`fractional` must be 'refuse' or 'round', got {self.fractional!r}.")
+        check_settings(self)
         if corpus.num_tokens == 0:
             raise ValueError("`X` has no words in it: every count is zero.")
         alpha = 0.1 if self.doc_topic_prior is None else self.doc_topic_prior
@@ -284,6 +281,6 @@ class ThermostatLDA(CountsTransformer):
             model = BCDFLDA(*sizes, beta=beta, decay=self.learning_decay, data_size=limit, **shared)
             self._learner = Filter(model, self.n_draws)
         else:
-            plan = Plan(self.sampler, self.step_size, beta, sizes, self.n_jobs or 1, shared)
+            plan = Plan(self.sampler, self.step_size, beta, sizes, self._threads, shared)
             self._learner = Chain(plan, self.n_draws, total)
         self.n_documents_seen_ = self.n_batch_iter_ = 0

@@ -88,6 +88,8 @@ def psgld(
         raise ValueError(f"`decay` must be in [0, 1), got {decay}.")
     if freeze_after is not None and freeze_after < 1:
         raise ValueError(f"`freeze_after` must be at least 1, got {freeze_after}.")
+    if freeze_after is not None and freeze_after > 2**31 - 1:
+        freeze_after = None  # no run comes that far
     noise_fn = random.as_noise(noise)
 
     def init(position: ArrayTree, key: Key | None = None) -> PSGLDState:
