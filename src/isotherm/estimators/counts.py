@@ -22,7 +22,7 @@ class CountsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     @property
     def _threads(self) -> int:
         """Threads to use, as scikit-learn counts them: none is 1, -1 is a thread per core."""
-        return effective_n_jobs(self.n_jobs)
+        return effective_n_jobs(self.n_jobs or 1)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell whether any document was seen."""
