@@ -13,7 +13,7 @@ from isotherm.experiments.shelf import Shelf
 SMALL = dpfa_wiki.Config(
     layers=(6, 3, 2), num_documents=400, start_documents=100, num_test=20, step_sizes=(1e-4,), batch_size=50,
     mark_every=100, curve_draws=2, final_draws=4, late=100, num_seeds=2, seed_documents=200, choice_documents=200,
-    sgrld_steps=(3e-3, 1e-2), scir_steps=(0.03,), network_steps=(1e-3,), rounds=2, rounds_burn_in=1,
+    sgrld_steps=(3e-3, 1e-2), scir_steps=(0.03,), tlasgr_steps=(0.03,), rounds=2, rounds_burn_in=1,
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_every_method_has_its_curves(result):
         np.testing.assert_array_equal(curve[-3:, 0], [200, 300, 400])
         np.testing.assert_array_equal(late[:, 0], [300, 350, 400])
         assert np.isfinite(curve[:, 1]).all() and result[f"final {name}"][0] == late[-1, 1]
-    assert result["seeds ours"].shape == (2,) and result["tried SGRLD"].shape == (2, 2)
+    assert result["seeds S, one layer"].shape == (2,) and result["tried SGRLD"].shape == (2, 2)
     found = dpfa_wiki.rows(SMALL, result)
     assert [row["table"] for row in found].count("Perplexity") == len(SMALL.methods()) == 12
     assert set(dpfa_wiki.plot(SMALL, result)) == {"curves", "layers"}
@@ -47,9 +47,9 @@ def test_every_method_has_its_curves(result):
 
 def test_claims_compare_documents_and_can_fail(result):
     """A method whose every token is 10 % less probable is 11 % above, without error."""
-    worse = result | {"cells BCDF": result["cells ours"] + np.log(0.9)}
-    gap, error = tables.difference(worse, "BCDF", "ours")
-    assert gap == pytest.approx(result["final ours"][0] * (1 / 0.9 - 1)) and error < 1e-6
+    worse = result | {"cells BCDF": result["cells S, one layer"] + np.log(0.9)}
+    gap, error = tables.difference(worse, "BCDF", "S, one layer")
+    assert gap == pytest.approx(result["final S, one layer"][0] * (1 / 0.9 - 1)) and error < 1e-6
     turned = {}
     for name in ("mSGNHT-E, h = 0.0001", "RBM", "BCDF", "NB-FTM, BCDF", "LDA, BCDF"):
         turned[f"cells {name}"] = result["cells mSGNHT-S, h = 0.0001"] + np.log(0.9)
@@ -72,7 +72,7 @@ def test_a_cut_run_goes_on_bit_for_bit(method, tmp_path):
 
     def run(shelf, say):
         work = dpfa_wiki._Work(SMALL, 5, shelf, say)
-        return work.run("a", method, dpfa_wiki.Steps(1e-2, 0.03, 1e-3))
+        return work.run("a", method, dpfa_wiki.Steps(1e-2, 0.03, 0.03))
 
     whole = run(Shelf(None), lambda line: None)
     shelf = Shelf.open(tmp_path, {}, resume=True)

@@ -28,10 +28,10 @@ class Method:
     route: str
     """`"chain"`, `"filter"`, `"boltzmann"` or `"lda"`."""
     integrator: str = "ABOBA"
-    step_size: float | None = None
-    """$h$ of the sampler; without a number the one chosen."""
+    step_size: float = 1e-4
+    """$h$ of the weights."""
     topics: str = "SGRLD"
-    """What moves the topics of a chain: SGRLD, SCIR, or TLASGR, which has the steps of SCIR."""
+    """What moves the topics of a chain: SGRLD, SCIR or TLASGR."""
     depth: int | None = None
     """Binary layers that are kept; all without a number."""
     r: float | None = None
@@ -118,8 +118,8 @@ class Settings:
     """Step of the topics by SGRLD at the start."""
     scir_step: float
     """Step of the topics by SCIR at the start."""
-    network_step: float
-    """Step of the weights, where a method leaves it open."""
+    tlasgr_step: float
+    """Step of the topics by TLASGR at the start."""
     start_batches: int
     rounds: int
     rounds_burn_in: int
@@ -137,8 +137,7 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
         return DPFAFilter(
             model, rounds=settings.rounds, burn_in=settings.rounds_burn_in, start=start, seed=seed
         )
-    h = settings.network_step if method.step_size is None else method.step_size
-    sampler = _thermostat(h, settings.diffusion, method.integrator)
+    sampler = _thermostat(method.step_size, settings.diffusion, method.integrator)
     common: dict[str, Any] = {"data_size": settings.data_size, "start": start, "seed": seed}
     if method.route == "boltzmann":
         return DPFABoltzmann(model, sampler, **common)
@@ -148,9 +147,10 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
 def topics_sampler(method: Method, settings: Settings) -> Any:
     """Build what moves the topics, with a step that falls with the documents."""
     before = settings.start_batches if method.warm else 1
-    by_conditionals = {"SCIR": SCIR, "TLASGR": TLASGR}
-    if method.topics in by_conditionals:
-        return by_conditionals[method.topics](_Fall(settings.scir_step, before), settings.eta)
+    if method.topics == "SCIR":
+        return SCIR(_Fall(settings.scir_step, before), settings.eta)
+    if method.topics == "TLASGR":
+        return TLASGR(_Fall(settings.tlasgr_step, before), settings.eta)
     return _sgrld(_Fall(settings.sgrld_step, before), settings.eta)
 
 
