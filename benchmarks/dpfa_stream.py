@@ -28,19 +28,19 @@ PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim", "tomo
 
 
 def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
-    """Learn as the experiment `dpfa-wiki` does, topics by SCIR."""
+    """Learn as the experiment `dpfa-wiki` does: weights by mSGNHT-S, topics by SGRLD."""
     del num_topics
+    import isotherm
     from isotherm.topics.dpfa.chain import DPFAChain
     from isotherm.topics.dpfa.model import DPFA
     from isotherm.topics.dpfa.score import DPFAScore
     from isotherm.topics.dpfa.start import learn_start
-    from isotherm.topics.scir import SCIR
 
     model = DPFA(stream.num_words, LAYERS, BETA, p=None)
     documents = stream.batches(BATCH)
     warm = min(10_000, total // 2)
     start = learn_start(model, (next(documents).corpus for _ in range(warm // BATCH)), alpha=ALPHA)
-    topics = SCIR(lambda t: 0.04 * (1 + t / (warm / BATCH)) ** -0.7, BETA)
+    topics = isotherm.sgrld(None, lambda t: 0.003 * (1 + t / (warm / BATCH)) ** -0.7, BETA)
     chain = DPFAChain(model, topics, data_size=total, start=start, seed=seed)
     score = DPFAScore(watch.split)
     for batch in documents:

@@ -42,10 +42,10 @@ class ThermostatLDA(CountsTransformer):
     doc_topic_prior
         $\alpha$, Dirichlet prior of the topics of a document; `None` is 0.1.
     topic_word_prior
-        $\beta$, Dirichlet prior of the words of a topic; `None` is 0.05. Samplers other than `"filter"`, `"scir"` and
-        `"sgrld"` have the prior $\mathcal N(0.1, 1)$ of expanded-natural topics instead.
+        $\beta$, Dirichlet prior of the words of a topic; `None` is 0.05. Samplers other than `"filter"`, `"scir"`,
+        `"sgrld"` and `"tlasgr"` have the prior $\mathcal N(0.1, 1)$ of expanded-natural topics instead.
     sampler
-        `"filter"`, `"scir"`, `"sgrld"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`, `"psgld"`, or a sampler object
+        `"filter"`, `"scir"`, `"sgrld"`, `"tlasgr"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`, `"psgld"`, or a sampler object
         built with `grad_fn=None`.
     step_size
         $h$ of a named sampler, a number or a schedule; `None` has a default for each. The filter has none.
