@@ -75,7 +75,7 @@ def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) ->
     topics = np.full((num_topics, stream.num_words), 1e-12)
     columns = [int(word) for word in model.used_vocabs]
     topics[:, columns] = [model.get_topic_word_dist(k) for k in range(num_topics)]
-    watch(total, lambda: (topics, None))
+    watch(total, lambda: (topics, np.array(model.alpha)))
 
 
 CONTESTANTS = {
@@ -112,16 +112,20 @@ class Watch:
         row = {"name": self.name, "seed": self.seed, "documents": seen, "megabytes": megabytes()}
         row |= {"cpu_seconds": seconds, "documents_per_second": seen / seconds}
         found = look()
-        self.rows.append(row | (found if isinstance(found, dict) else self.lda(found[0])))
+        self.rows.append(row | (found if isinstance(found, dict) else self.lda(*found)))
         print(self.rows[-1], flush=True)
         self.apart += time.process_time() - clock
 
-    def lda(self, topics) -> dict:
-        """Score a point estimate of LDA."""
+    def lda(self, topics, alpha) -> dict:
+        """Score a point estimate of LDA, also with the priors of documents that it has learnt, if it has."""
         from isotherm.topics.layout import as_topics
         from isotherm.topics.perplexity import perplexity
 
-        return {"perplexity": perplexity(as_topics(topics), self.split, ALPHA).value}
+        topics = as_topics(topics)
+        found = {"perplexity": perplexity(topics, self.split, ALPHA).value}
+        if alpha is not None:
+            found["with its own prior"] = perplexity(topics, self.split, alpha).value
+        return found
 
 
 def play(name: str, total: int, seed: int, queue) -> None:

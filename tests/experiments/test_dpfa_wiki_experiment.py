@@ -42,7 +42,7 @@ def test_every_method_has_its_curves(result):
     assert result["seeds S, one layer"].shape == (2,) and result["tried SGRLD"].shape == (2, 2)
     found = dpfa_wiki.rows(SMALL, result)
     assert [row["table"] for row in found].count("Perplexity") == len(SMALL.methods()) == 12
-    assert set(dpfa_wiki.plot(SMALL, result)) == {"curves", "layers"}
+    assert set(dpfa_wiki.plot(SMALL, result)) == {"curves", "alternatives", "layers"}
 
 
 def test_claims_compare_documents_and_can_fail(result):

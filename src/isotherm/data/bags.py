@@ -20,7 +20,7 @@ from isotherm.data import npz
 from isotherm.data.counts import LARGEST, CountError, Counts, check_counts, check_rows
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike
-from isotherm.data.whole import Unchanged, check_end
+from isotherm.data.whole import Unchanged, brief, check_end
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
@@ -125,7 +125,7 @@ def ldac_lines(path: PathLike, stream: IO[bytes], num_words: int | None) -> Iter
                 f"`{path}` is damaged or cut short at line {number}: {error}"
             ) from error
         except ValueError as error:
-            raise ValueError(f"`{path}`, line {number}: {error}.") from error
+            raise ValueError(f"`{path}`, line {number}: {brief(error)}.") from error
         yield parsed
 
 
@@ -163,7 +163,9 @@ def read_npz(path: PathLike) -> Counts:
     except FileNotFoundError:
         raise
     except (*DAMAGE, *_MISFITS) as error:
-        raise ValueError(f"`{path}` is not a sparse npz, or is cut short: {error}") from error
+        raise ValueError(
+            f"`{path}` is not a sparse npz, or is cut short: {brief(error)}"
+        ) from error
     return check_counts(x, what=f"`{path}`")
 
 
@@ -195,7 +197,9 @@ def read_matrix_market(path: PathLike) -> Counts:
     except FileNotFoundError:
         raise
     except (*DAMAGE, ValueError) as error:
-        raise ValueError(f"`{path}` is not Matrix Market, or is cut short: {error}.") from error
+        raise ValueError(
+            f"`{path}` is not Matrix Market, or is cut short: {brief(error)}."
+        ) from error
     return check_counts(x, what=f"`{path}`")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from isotherm.data.registry import PathLike, locate
-from isotherm.data.whole import Unchanged, check_end
+from isotherm.data.whole import Unchanged, brief, check_end
 
 
 class Split(NamedTuple):
@@ -58,7 +58,7 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
     except ValueError as error:
-        raise ValueError(f"`{path}` is not a LIBSVM file: {error}") from error
+        raise ValueError(f"`{path}` is not a LIBSVM file: {brief(error)}") from error
     rows, columns = x.shape
     if rows == 0:
         raise ValueError(f"`{path}` is empty.")

@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from isotherm.data import bags, npz
 from isotherm.data.counts import CountError, Counts, check_rows, stack
 from isotherm.data.registry import PathLike
-from isotherm.data.whole import Unchanged, check_end
+from isotherm.data.whole import Unchanged, brief, check_end
 
 
 class Position(NamedTuple):
@@ -101,7 +101,7 @@ class _LDAC:
             except CountError as error:
                 message = f"{where}: {str(error).removeprefix('`counts`: document 0 ')}"
             except ValueError as error:
-                message = f"{where}: {error}."
+                message = f"{where}: {brief(error)}."
         self.skipped += len(lines)
         return bags.assemble(lines, self.num_words), message
 
@@ -295,6 +295,6 @@ class Shards:
         except (*bags.DAMAGE, ValueError, KeyError) as error:
             if reader is not None:
                 reader.close()
-            message = f"`{path}` is not a shard of counts, or is cut short: {error}."
+            message = f"`{path}` is not a shard of counts, or is cut short: {brief(error)}."
             raise StreamError(message, position) from error
         return reader

@@ -1,4 +1,4 @@
-"""Is a text file all there? It does not say where it ends, as what is packed does."""
+"""Is a text file all there? It does not say where it ends, as what is packed does. And how to say what is wrong with it."""
 
 import os
 from pathlib import Path
@@ -24,3 +24,15 @@ def check_end(line: bytes) -> None:
         raise ValueError(
             "it does not end with a line break, so it may be cut short (if it is whole, add one)"
         )
+
+
+def brief(error: Exception) -> str:
+    """Say what an error says, but not more than a few lines: it may quote the file.
+
+    Examples
+    --------
+    >>> brief(ValueError("x" * 1000))[-5:], len(brief(ValueError("x" * 1000)))
+    ('xx...', 300)
+    """
+    told = str(error)
+    return told if len(told) <= 300 else f"{told[:297]}..."

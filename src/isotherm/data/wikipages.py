@@ -16,6 +16,7 @@ import numpy as np
 from isotherm.data import wikidump, wikitext
 from isotherm.data.bags import assemble
 from isotherm.data.counts import Counts
+from isotherm.data.whole import brief
 
 OUTCOMES = ("kept", "plain", "redirect", "namespace", "model", "short", "malformed")
 """What can become of a page: kept, kept but stripped plainly, or skipped for one of five reasons."""
@@ -83,7 +84,7 @@ def read_header(path: Path) -> Header:
         hidden = {each.name.lower() for each in namespaces if int(each.id) in (6, 14)}
     except (ParseError, MalformedXML, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"`{path}` is not a MediaWiki dump: its header cannot be read ({error})."
+            f"`{path}` is not a MediaWiki dump: its header cannot be read ({brief(error)})."
         ) from error
     return Header(xml, frozenset(hidden) | {"file", "image", "category"})
 

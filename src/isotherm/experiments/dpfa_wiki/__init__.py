@@ -234,4 +234,4 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     """Draw perplexity against documents, the last ones magnified, and the layers."""
-    return {"curves": figures.curves(config, result), "layers": figures.layers(config, result)}
+    return figures.plot(config, result)
