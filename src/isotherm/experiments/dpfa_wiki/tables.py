@@ -62,6 +62,12 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
         )
     for name in config.seeded():
         ends = result[f"seeds {name}"]
+        gaps = ends - result[f"seeds {first}"]
+        paired = (
+            f"{gaps.mean():+.1f} ± {gaps.std(ddof=1) / len(gaps) ** 0.5:.1f}"
+            if len(gaps) > 1
+            else ""
+        )
         found.append(
             {
                 "table": "Seeds",
@@ -69,6 +75,7 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
                 "documents": config.seed_documents,
                 "perplexity": round(float(ends.mean()), 1),
                 "± over seeds": round(float(ends.std(ddof=1)), 1) if len(ends) > 1 else "",
+                f"above {first}, same seeds": "" if name == first else paired,
                 "seeds": len(ends),
             }
         )
