@@ -62,7 +62,8 @@ def read_vocabulary(path: PathLike) -> tuple[str, ...]:
         if not word:
             raise ValueError(f"`{path}`, line {number}: a word is missing.")
         if word in seen:
-            raise ValueError(f"`{path}`, line {number}: {word!r} is on line {seen[word]} already.")
+            shown = brief(repr(word))
+            raise ValueError(f"`{path}`, line {number}: {shown} is on line {seen[word]} already.")
         seen[word] = number
     return tuple(words)
 

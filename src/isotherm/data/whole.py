@@ -26,13 +26,13 @@ def check_end(line: bytes) -> None:
         )
 
 
-def brief(error: Exception) -> str:
-    """Say what an error says, but not more than a few lines: it may quote the file.
+def brief(what: object) -> str:
+    """Say what an error says or what stands in a file, but not more than a few lines.
 
     Examples
     --------
     >>> brief(ValueError("x" * 1000))[-5:], len(brief(ValueError("x" * 1000)))
     ('xx...', 300)
     """
-    told = str(error)
+    told = str(what)
     return told if len(told) <= 300 else f"{told[:297]}..."

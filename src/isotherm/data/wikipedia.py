@@ -29,6 +29,7 @@ from isotherm.data.bags import read_vocabulary
 from isotherm.data.counts import stack
 from isotherm.data.ledger import Ledger
 from isotherm.data.registry import PathLike
+from isotherm.data.whole import brief
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
 from isotherm.files import atomically
 
@@ -156,11 +157,11 @@ def read_words(path: PathLike) -> tuple[str, ...]:
         lower = word.lower()
         if wikitext.tokens(word) != [lower]:
             raise ValueError(
-                f"`{path}`, line {number}: no page has {word!r}, as words are made of the letters a to z."
+                f"`{path}`, line {number}: no page has {brief(repr(word))}, as words are made of the letters a to z."
             )
         if lower in lines:
             raise ValueError(
-                f"`{path}`, line {number}: {word!r} is on line {lines[lower]} already, but for capitals."
+                f"`{path}`, line {number}: {brief(repr(word))} is on line {lines[lower]} already, but for capitals."
             )
         lines[lower] = number
     return tuple(lines)
