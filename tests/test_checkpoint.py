@@ -136,7 +136,7 @@ def test_a_state_in_parts_goes_on_the_same(monkeypatch, tmp_path):
     assert len([path for path in tmp_path.glob("state-*") if path.is_dir()]) == 2
     same(run(tmp_path), run())  # the other kind goes on from it
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "orbax", None)
+        patch.setitem(sys.modules, "orbax.checkpoint", None)
         with pytest.raises(ImportError, match=r"isotherm\[sharded\]"):
             run(tmp_path, 41, checkpoint_in_parts=True)
 

@@ -7,14 +7,13 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import isotherm
+import full_disk
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -33,14 +32,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits():
     assert "'kills': 2" in done.stdout and "'arrays_that_differ': []" in done.stdout
 
 
-SAMPLER = isotherm.sgld(lambda x, batch: -x, 0.1)
-
-
-def run(folder, num_draws):
-    return isotherm.sample(
-        jax.random.key(0), SAMPLER, jnp.zeros(3000), isotherm.no_batches(), num_draws=num_draws,
-        checkpoint=folder, progress=False,
-    )  # fmt: skip
+run = partial(full_disk.run, size=3000)
 
 
 def test_where_files_may_not_grow_the_checkpoint_before_is_good(tmp_path):

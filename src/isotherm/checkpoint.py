@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isotherm.files import write_json
+from isotherm.files import saving, write_json
 from isotherm.signals import signals_go_to
 from isotherm.stored_trees import read_tree, remove, write_parts, write_tree
 from isotherm.tree import leaf_names
@@ -94,20 +94,13 @@ class Checkpoints:
     def save(self, progressed: Progressed) -> None:
         """Write new pages and the state; forget all but the last two states."""
         self.number += 1  # not looked up: other processes may see the folder a moment later
-        try:
+        comfort = "the checkpoint before is intact, and the same call goes on from there."
+        with saving(f"in `{self.folder}`", comfort):
             state = self._write_state(progressed)
             if self.writes:
                 self._write(progressed, state)
             else:  # another process does, and only the number of pages matters here
                 self.pages += [None] * (len(progressed.pages) - len(self.pages))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            told = OSError(
-                f"Cannot save in `{self.folder}`: {reason}; the checkpoint before is intact, and the same "
-                "call goes on from there."
-            )
-            told.errno = error.errno
-            raise told from error
 
     def _write_state(self, progressed: Progressed) -> dict[str, Any]:
         arrays = (progressed.state, progressed.memory, progressed.diverged)

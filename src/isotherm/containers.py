@@ -23,12 +23,12 @@ class Damaged(ValueError):
     """A file is cut, changed, or not one of ours."""
 
 
-def library(name: str) -> Any:
-    """Import a library of the `files` extra, or say how to get it."""
+def library(name: str, extra: str = "files") -> Any:
+    """Import a library of an extra, or say how to get it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"This file needs {name}: pip install 'isotherm[files]'.") from error
+        raise ImportError(f"This file needs {name}: pip install 'isotherm[{extra}]'.") from error
 
 
 def write_netcdf(

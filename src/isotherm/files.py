@@ -36,6 +36,18 @@ def atomically(path: Path) -> Iterator[Path]:
             force_to_disk(path.parent)  # the name, too, has to reach the disk
 
 
+@contextmanager
+def saving(where: str, comfort: str) -> Iterator[None]:
+    """Say in one sentence why something cannot be saved, and what is left."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        told = type(error)(f"Cannot save {where}: {reason}; {comfort}")
+        told.errno = error.errno
+        raise told from error
+
+
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write a small document as a whole."""
     with atomically(path) as draft:

@@ -34,7 +34,7 @@ from isotherm.containers import (
     write_netcdf,
     write_safetensors,
 )
-from isotherm.files import atomically
+from isotherm.files import atomically, saving
 from isotherm.runs import Rollback, Run
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
@@ -116,14 +116,8 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
         "sampler": repr(run),
     }
     sealed = f"{sha256(text.encode()).hexdigest()}\n{text}"
-    try:
-        with atomically(path) as draft:
-            write(draft, sealed, shelf.arrays, attributes)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        told = type(error)(f"Cannot save `{path}`: {reason}; what was there before is intact.")
-        told.errno = error.errno
-        raise told from error
+    with saving(f"`{path}`", "what was there before is intact."), atomically(path) as draft:
+        write(draft, sealed, shelf.arrays, attributes)
 
 
 def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> Run:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from isotherm.containers import library
 from isotherm.files import atomically, checksum, force_to_disk
 from isotherm.tree import leaf_names
 
@@ -88,13 +89,7 @@ def _read_parts(path: Path, files: Mapping[str, Identity], like: Any) -> Any:
 
 
 def _orbax() -> Any:
-    try:
-        import orbax.checkpoint
-    except ImportError as error:
-        raise ImportError(
-            "Checkpoints in parts need orbax: pip install 'isotherm[sharded]'."
-        ) from error
-    return orbax.checkpoint
+    return library("orbax.checkpoint", "sharded")
 
 
 def _numbered(tree: Any) -> dict[str, Any]:

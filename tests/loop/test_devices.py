@@ -1,11 +1,7 @@
 """Chains are the same on any number of devices; shared batches add up to the same gradients; who is killed stops the others."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import jax
@@ -17,23 +13,17 @@ from jax.sharding import Mesh
 
 import isotherm
 from isotherm.loop.devices import Devices
+from processes import begin, free_port
 
 ONE = Mesh(np.array(jax.devices()[:1]), ("chain",))
-
-
-def begin(environment, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", several_devices.__file__, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
     """Runs on four simulated devices in one process."""
     folder = tmp_path_factory.mktemp("devices")
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    process = begin(os.environ | flags, "devices", folder)
+    flags = "--xla_force_host_platform_device_count=4"
+    process = begin(several_devices, "devices", folder, XLA_FLAGS=flags)
     told, trouble = process.communicate(timeout=900)
     assert process.returncode == 0, trouble
     return folder, json.loads(told.splitlines()[-1])
@@ -43,10 +33,8 @@ def four(tmp_path_factory):
 def two(tmp_path_factory):
     """Two processes, the second of which is killed."""
     folder = tmp_path_factory.mktemp("processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    first, second = (begin(dict(os.environ), "process", folder, i, port) for i in range(2))
+    port = free_port()
+    first, second = (begin(several_devices, "process", folder, i, port) for i in range(2))
     second.communicate(timeout=900)
     killed = time.monotonic()
     told, trouble = first.communicate(timeout=300)

@@ -1,28 +1,18 @@
 """Chains of topics are the same on any number of processes, and none waits for one that is gone."""
 
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import shared_batches
+
+from processes import begin, free_port
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """What two processes found, and what they said."""
     folder = tmp_path_factory.mktemp("processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", shared_batches.__file__, folder, str(i), port],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for i in range(2)
-    ]  # fmt: skip
+    port = free_port()
+    both = [begin(shared_batches, folder, i, port) for i in range(2)]
     return folder, [process.communicate(timeout=600) for process in both]
 
 

@@ -96,7 +96,7 @@ class Config:
             "LDA, BCDF": Method("lda"),
         }
         if self.alternatives:
-            best = Method("chain", "ABOBA", h)
+            best = found[f"mSGNHT-S, h = {h:g}"]
             found |= {
                 ONE_LAYER: replace(best, depth=1),
                 "S, topics by SCIR": replace(best, topics="SCIR"),
