@@ -2,15 +2,17 @@
 
 Logistic regression, prior N(0, 10). Rows of a9a (124 weights), then simulated rows (20 weights) up to a million. isotherm finds a mode and its
 natural coordinates (`warm_start`, batches of 100) and runs four chains of mSGNHT-S; BlackJAX adapts step size and a dense mass
-matrix (`window_adaptation`) and runs four chains of NUTS, both from the same point. Warm-up and sampling are timed apart, compilation is in neither.
-ESS is the median over weights. NUTS is exact, so how far our standard deviations are from its own is in the table;
-with few effective draws that is mostly Monte Carlo error. Writes `docs/results/ess.json` and a picture.
+matrix (`window_adaptation`) and runs four chains of NUTS, both from the same point. Warm-up and sampling are timed apart, compilation is in neither; they sample in
+turns, three rounds each. ESS is the median over weights. NUTS is exact, so how far our standard deviations are from its own is in the table;
+with few effective draws that is mostly Monte Carlo error. Gradients are counted in passes over all rows. Writes `docs/results/ess.json` and a picture.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import blackjax
 import jax
@@ -24,7 +26,7 @@ import isotherm
 from isotherm.data.libsvm import load_a9a
 from isotherm.models import logistic
 
-NUM_CHAINS, BATCH = 4, 100
+NUM_CHAINS, BATCH, THIN, ROUNDS = 4, 100, 10, 3
 
 
 def real_rows(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,33 +51,42 @@ def log_prior(weights: jax.Array) -> jax.Array:
     return logistic.log_prior(weights, 10.0)
 
 
-def thermostat(data: tuple[np.ndarray, np.ndarray], num_draws: int) -> dict:
-    """Run isotherm; the second call of everything is timed."""
+class Contestant(NamedTuple):
+    """One that is warm and compiled."""
+
+    warm_up: float
+    """Seconds it took to get there, without compilation."""
+    start: jax.Array
+    sample: Callable[[int], tuple[jax.Array, dict[str, float]]]
+    """Make a round of draws from a seed, and say what a draw took beside time."""
+
+
+def thermostat(data: tuple[np.ndarray, np.ndarray], num_draws: int) -> Contestant:
+    """Prepare isotherm."""
     grad_fn = isotherm.minibatch_gradient(
         logistic.log_likelihood, log_prior, data_size=len(data[1])
     )
     batches = isotherm.independent_batches(tuple(map(jnp.asarray, data)), BATCH)
     origin = jnp.zeros(data[0].shape[1])
-    for _ in range(2):
+    for _ in range(2):  # the second is compiled
         began = time.perf_counter()
         start = isotherm.warm_start(jax.random.key(0), grad_fn, origin, batches)
-        warm = time.perf_counter() - began
+        seconds = time.perf_counter() - began
     sampler = isotherm.msgnht(grad_fn, **start.settings)
 
-    def run(seed: int, number: int):
-        return isotherm.sample(
-            jax.random.key(seed), sampler, start.position, batches, num_draws=number, thin=10,
+    def sample(seed: int):
+        run = isotherm.sample(
+            jax.random.key(seed), sampler, start.position, batches, num_draws=num_draws, thin=THIN,
             burn_in=1000, num_chains=NUM_CHAINS, progress=False,
         )  # fmt: skip
+        return run.draws, {"gradients per draw": THIN * BATCH / len(data[1])}
 
-    run(0, num_draws)  # compiled for this number of draws
-    began = time.perf_counter()
-    draws = np.asarray(run(1, num_draws).draws)
-    return _told(draws, warm, time.perf_counter() - began, start.position)
+    sample(0)
+    return Contestant(seconds, start.position, sample)
 
 
-def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array) -> dict:
-    """Run BlackJAX; the second call of everything is timed."""
+def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array) -> Contestant:
+    """Prepare BlackJAX."""
     x, y = map(jnp.asarray, data)
 
     def log_density(weights, x, y):
@@ -90,7 +101,7 @@ def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array)
         return state, {name: parameters[name] for name in ("step_size", "inverse_mass_matrix")}
 
     @jax.jit
-    def sample(key, state, parameters, x, y):
+    def draw(key, state, parameters, x, y):
         kernel = blackjax.nuts(lambda w: log_density(w, x, y), **parameters)
 
         def chain(key):
@@ -102,47 +113,53 @@ def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array)
 
         return jax.lax.map(chain, jax.random.split(key, NUM_CHAINS))
 
-    times = []
-    for seed in range(2):
-        began = time.perf_counter()
-        state, parameters = jax.block_until_ready(warm_up(jax.random.key(seed), x, y))
-        times.append(time.perf_counter() - began)
-    compiled = sample.lower(jax.random.key(2), state, parameters, x, y).compile()
+    compiled = warm_up.lower(jax.random.key(0), x, y).compile()
     began = time.perf_counter()
-    draws, leaps = jax.block_until_ready(compiled(jax.random.key(2), state, parameters, x, y))
+    state, parameters = jax.block_until_ready(compiled(jax.random.key(0), x, y))
     seconds = time.perf_counter() - began
-    return _told(np.asarray(draws), times[-1], seconds) | {
-        "gradients per draw": float(leaps.mean())
-    }
+    drawing = draw.lower(jax.random.key(0), state, parameters, x, y).compile()
 
+    def sample(seed: int):
+        draws, leaps = drawing(jax.random.key(seed), state, parameters, x, y)
+        return draws, {"gradients per draw": float(leaps.mean())}
 
-def _told(
-    draws: np.ndarray, warm: float, seconds: float, position: jax.Array | None = None
-) -> dict:
-    effective = float(np.median(isotherm.ess(draws)))
-    told = {
-        "ESS, median": effective,
-        "R-hat, largest": float(np.max(isotherm.rhat(draws))),
-        "warm-up (s)": warm,
-        "sampling (s)": seconds,
-        "ESS per second": effective / seconds,
-        "seconds to an ESS of 1000": warm + 1000 * seconds / effective,
-    }
-    return {"told": told, "sd": draws.std((0, 1)), "position": position}
+    return Contestant(seconds, origin, sample)
 
 
 def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> list[dict]:
-    """Run both on the same rows."""
-    ours = thermostat(data, 200 if quick else 2000)
-    theirs = nuts(data, 20 if quick else 250, ours["position"])
-    off = 100 * float(np.median(ours["sd"] / theirs["sd"] - 1))
+    """Let both draw from the posterior given the same rows, in turns."""
+    ours = thermostat(data, 200 if quick else 1000)
+    theirs = nuts(data, 20 if quick else 100, ours.start)
+    contestants = {"isotherm mSGNHT-S": ours, "blackjax NUTS": theirs}
+    rounds: dict[str, list[Any]] = {name: [] for name in contestants}
+    for seed in range(1, 2 if quick else 1 + ROUNDS):
+        for name, contestant in contestants.items():
+            began = time.perf_counter()
+            draws, took = jax.block_until_ready(contestant.sample(seed))
+            rounds[name].append((np.asarray(draws), time.perf_counter() - began, took))
+    exact = np.concatenate([draws for draws, *_ in rounds["blackjax NUTS"]]).std((0, 1))
     rows = []
-    for name, found in {"isotherm mSGNHT-S": ours, "blackjax NUTS": theirs}.items():
-        rows.append({"table": table, "rows": len(data[1]), "contestant": name} | found["told"])
-        if name.startswith("isotherm"):
-            rows[-1]["sd against NUTS, median %"] = off
-        else:
-            rows[-1]["gradients per draw"] = found["gradients per draw"]
+    for name, found in rounds.items():
+        draws = np.concatenate([draws for draws, *_ in found])
+        effective = [float(np.median(isotherm.ess(draws))) for draws, *_ in found]
+        speeds = [e / seconds for e, (_, seconds, _) in zip(effective, found, strict=True)]
+        speed, warm_up = float(np.median(speeds)), contestants[name].warm_up
+        rows.append(
+            {
+                "table": table,
+                "rows": len(data[1]),
+                "contestant": name,
+                "ESS of a round": float(np.median(effective)),
+                "R-hat, largest": float(np.max(isotherm.rhat(draws))),
+                "warm-up (s)": warm_up,
+                "ESS per second": speed,
+                "lowest": min(speeds),
+                "highest": max(speeds),
+                "seconds to an ESS of 1000": warm_up + 1000 / speed,
+                "gradients per draw": float(np.mean([took["gradients per draw"] for *_, took in found])),
+                "sd against NUTS, median %": 100 * float(np.median(draws.std((0, 1)) / exact - 1)),
+            }
+        )  # fmt: skip
     return rows
 
 
@@ -159,6 +176,13 @@ def plot(rows: list[dict], path: Path) -> None:
                 "o-",
                 color=color,
                 label=name,
+            )
+            axis.vlines(
+                [r["rows"] for r in mine],
+                [r["lowest"] for r in mine],
+                [r["highest"] for r in mine],
+                color=color,
+                lw=1,
             )
         axis.set(
             xscale="log",
@@ -181,11 +205,14 @@ def main() -> None:
     sizes += [("simulated", simulated_rows, n) for n in (10_000, 100_000, 1_000_000)]
     if options.quick:
         sizes = [sizes[0], sizes[4]]
-    rows = []
+    rows: list[dict] = []
     for title, make, number in track(sizes, description="sizes"):
-        rows += contest(title, make(number), options.quick)
-    for row in rows:
-        print({k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()})
+        found = contest(title, make(number), options.quick)
+        for row in found:
+            print(
+                {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()}, flush=True
+            )
+        rows += found
     if not options.quick:
         (RESULTS / "ess.json").write_text(
             json.dumps({"machine": where, "rows": rows}, indent=1) + "\n"
