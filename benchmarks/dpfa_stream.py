@@ -1,10 +1,10 @@
-"""Deep Poisson factor analysis of a stream of Wikipedia articles beside LDA: scikit-learn and gensim online, tomotopy in memory.
+"""Deep Poisson factor analysis and LDA of a stream of Wikipedia articles beside scikit-learn and gensim online, tomotopy in memory.
 
 Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a time, once (tomotopy: all at once, 50 sweeps). All have 128 topics, priors
 0.1 for documents and 0.05 for words; everything else is everybody's default, except that scikit-learn is told the number of documents and gensim has scikit-learn's
 learning rate, with which it was best in `lda_stream.py`. All are scored on the same 1000 test articles, 80 % of the tokens observed: LDA's topics with Gibbs fold-in by our function, DPFA's draws by its own
-conditionals, the last 300 averaged; the same function scores a single draw, as fair a match for a point estimate. Documents per second are per second of processor time, without the scores; memory is
-resident, at the mark. Rewrites `docs/results/dpfa_stream.json`.
+conditionals, the last 300 averaged (of our LDA the 20 that the estimator keeps); the same function scores a single draw, as fair a match for a point estimate. Documents per second are per second of processor time, without the scores; memory is
+resident, at the mark and at its peak, scores included. Whoever is through is put into `docs/results/dpfa_stream.json` and a picture beside it.
 """
 
 import argparse
@@ -16,14 +16,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, megabytes, sklearn
-from reporting import machine
+from lda_stream import ours as thermostat_lda
+from reporting import RESULTS, machine, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
 TOPICS, LAYERS, FINAL = 128, (128, 64, 32), 300
 MARKS = (20_000, 50_000, 100_000, 200_000, 228_600)
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "dpfa_stream.json"
+RESULT = RESULTS / "dpfa_stream.json"
 PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim", "tomotopy")
 
 
@@ -62,6 +64,19 @@ def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> Non
             return
 
 
+def lda(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
+    """Give the stream to `ThermostatLDA` with its defaults."""
+
+    def looked(look: Callable) -> dict:
+        mean, draws = look()
+        found = watch.lda(mean, None)
+        return found | {"averaged": watch.lda(draws, None)["perplexity"], "draws": len(draws)}
+
+    thermostat_lda(
+        num_topics, stream, total, seed, lambda seen, look: watch(seen, partial(looked, look))
+    )
+
+
 def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
     """Give all documents to tomotopy's Gibbs sampler at once: 50 sweeps, one thread."""
     import numpy as np
@@ -80,6 +95,7 @@ def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) ->
 
 CONTESTANTS = {
     "isotherm DPFA": ours,
+    "isotherm LDA": lda,
     "scikit-learn LDA": sklearn,
     "gensim LDA": partial(gensim_calls, offset=10, decay=0.7),
     "tomotopy LDA, in memory": tomotopy,
@@ -112,7 +128,8 @@ class Watch:
         row = {"name": self.name, "seed": self.seed, "documents": seen, "megabytes": megabytes()}
         row |= {"cpu_seconds": seconds, "documents_per_second": seen / seconds}
         found = look()
-        self.rows.append(row | (found if isinstance(found, dict) else self.lda(*found)))
+        row |= found if isinstance(found, dict) else self.lda(*found)
+        self.rows.append(row | {"peak_megabytes": peak_megabytes()})
         print(self.rows[-1], flush=True)
         self.apart += time.process_time() - clock
 
@@ -140,20 +157,54 @@ def play(name: str, total: int, seed: int, queue) -> None:
     queue.put(watch.rows)
 
 
+COLUMNS = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes", "peak_megabytes")  # fmt: skip
+
+
 def show(rows: list[dict]) -> None:
     """Print the table."""
-    columns = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes")
     table = Table(title="DPFA and LDA on a stream of Wikipedia articles")
-    for column in columns:
+    for column in COLUMNS:
         table.add_column(column.replace("_", " "), justify="right")
     for row in rows:
-        cells = [row.get(column, "") for column in columns]
+        cells = [row.get(column, "") for column in COLUMNS]
         table.add_row(*(f"{x:,.0f}" if isinstance(x, float) else f"{x}" for x in cells))
     Console().print(table)
 
 
+def plot(rows: list[dict], path: Path) -> None:
+    """Draw perplexity over documents, and what everybody takes for all of them."""
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained", width_ratios=(2, 1, 1))
+    ends = []
+    for number, name in enumerate(names):
+        mine = [row for row in rows if row["name"] == name]
+        ends.append(mine[-1])
+        axes[0].plot(
+            [row["documents"] for row in mine], [row["perplexity"] for row in mine], "o-", ms=4,
+            color=f"C{number}", label=name,
+        )  # fmt: skip
+        if "averaged" in mine[-1]:
+            axes[0].plot(
+                mine[-1]["documents"], mine[-1]["averaged"], "*", ms=12, color=f"C{number}"
+            )
+    axes[0].set(
+        xlabel="documents seen", ylabel="test perplexity (star: draws averaged)", yscale="log"
+    )
+    axes[0].legend()
+    keys = {"documents_per_second": "documents per CPU-second", "peak_megabytes": "peak megabytes"}
+    for axis, (key, label) in zip(axes[1:], keys.items(), strict=True):
+        axis.barh(
+            names, [row.get(key, 0) for row in ends], color=[f"C{i}" for i in range(len(names))]
+        )
+        axis.invert_yaxis()
+        axis.set_xlabel(label)
+    axes[2].set_yticklabels([])
+    save(figure, path)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Let everybody play, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
     parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, the others stay")
     arguments = parser.parse_args()
@@ -173,11 +224,12 @@ def main() -> None:
 
 def merge(name: str, rows: list[dict], where: dict) -> None:
     """Put a contestant's rows, and where they were made, into the document."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"machines": {}, "rows": []}
+    known = json.loads(RESULT.read_text()) if RESULT.exists() else {"machines": {}, "rows": []}
     known["machines"][name] = where
     rows = [row for row in known["rows"] if row["name"] != name] + rows
     rows.sort(key=lambda row: list(CONTESTANTS).index(row["name"]))
-    RESULTS.write_text(json.dumps(known | {"rows": rows}, indent=1) + "\n")
+    RESULT.write_text(json.dumps(known | {"rows": rows}, indent=1) + "\n")
+    plot(rows, RESULT.with_suffix(".png"))
 
 
 if __name__ == "__main__":

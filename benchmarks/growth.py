@@ -8,7 +8,6 @@ imported and the data made. Time is the fastest of five repetitions after one th
 import argparse
 import json
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,28 +15,23 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, machine, save
+from reporting import RESULTS, machine, peak_megabytes, save
 from rich.progress import track
 
 PACKAGES = ("isotherm", "jax", "numpy", "numba")
 BATCH, REPETITIONS = 100, 5
 
 
-def peak() -> float:
-    """Give the largest resident set so far, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def measured(run: Callable[[], object], steps: int) -> dict[str, float]:
     """Time one step of `run`, which makes `steps` of them, and see what memory it took."""
-    before = peak()
+    before = peak_megabytes()
     run()
     times = []
     for _ in range(REPETITIONS):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
-    return {"ms per step": 1000 * min(times) / steps, "megabytes": peak() - before}
+    return {"ms per step": 1000 * min(times) / steps, "megabytes": peak_megabytes() - before}
 
 
 def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: int = 500) -> dict:

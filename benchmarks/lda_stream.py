@@ -7,8 +7,7 @@ batch), and not told but with scikit-learn's learning rate (offset 10, decay 0.7
 test articles: half of the tokens observed, proportions by a fixed-point iteration that favours nobody. Settings of ours were
 chosen on training articles. On the short stream everybody has three seeds, and our samplers play in place of the filter, once, each with
 its default step size, mSGNHT and SGRLD also with one chosen on training articles. The long stream has one seed, and gensim only by calls: told the number it was worse there (4659 against 2601 after 50 000
-articles in an earlier run).
-The full run rewrites `docs/results/lda_stream.json` and the tables in `docs/topics.md`.
+articles in an earlier run). Whoever is through is put into `docs/results/lda_stream.json` and a picture beside it; `--resume` plays only those who are not there yet.
 """
 
 import argparse
@@ -16,20 +15,20 @@ import json
 import multiprocessing
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
-from reporting import machine
+from reporting import RESULTS, machine, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
 ALPHA, BETA, BATCH = 0.1, 0.05, 100
 MARKS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 150_000, 200_000, 229_600)
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "lda_stream.json"
-PAGE = Path(__file__).parents[1] / "docs" / "topics.md"
+RESULT = RESULTS / "lda_stream.json"
 PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim")
 
 
@@ -163,7 +162,8 @@ def play(name: str, part: str, num_topics: int, limit: int, seed: int, queue) ->
         if draws is not None:
             several = perplexity(draws, split, ALPHA, fold_in="fixed-point")
             row |= {"draws_averaged": several.num_draws, "perplexity_of_draws": several.value}
-        rows.append(row | {"cpu_seconds": clock - started - scoring, "megabytes": megabytes()})
+        row |= {"cpu_seconds": clock - started - scoring, "megabytes": megabytes()}
+        rows.append(row | {"peak_megabytes": peak_megabytes()})
         print(rows[-1], flush=True)
         scoring += time.process_time() - clock
 
@@ -171,82 +171,121 @@ def play(name: str, part: str, num_topics: int, limit: int, seed: int, queue) ->
     queue.put(rows)
 
 
-def contest(part: str, num_topics: int, limit: int, seed: int = 0, names=CONTESTANTS) -> list[dict]:
-    """Let everybody play, one after the other."""
-    spawn, found = multiprocessing.get_context("spawn"), []
-    for name in names:
+class Game(NamedTuple):
+    """Who plays, on what."""
+
+    name: str
+    part: str
+    num_topics: int
+    limit: int
+    seed: int
+
+    def rows(self) -> list[dict]:
+        """Play in a process of its own."""
+        spawn = multiprocessing.get_context("spawn")
         queue = spawn.Queue()
-        process = spawn.Process(target=play, args=(name, part, num_topics, limit, seed, queue))
+        process = spawn.Process(target=play, args=(*self, queue))
         process.start()
-        found += queue.get()
+        found = queue.get()
         process.join()
-    return found
+        return found
+
+    def made(self, row: dict) -> bool:
+        """Tell whether a row is of this game."""
+        return all(row[key] == getattr(self, key) for key in ("name", "part", "num_topics", "seed"))
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """Lay perplexities out for reading, a table per stream, averaged over seeds; and what they took."""
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        table = f"wiki_{row['part']}, {row['num_topics']} topics"
+        if row["name"] in SAMPLERS:
+            table = f"samplers on {table}"
+        key = (table, row["documents"])
+        line = found.setdefault(key, {"table": table, "documents": row["documents"]})
+        line.setdefault(row["name"], []).append(row["perplexity"])
+    for line in found.values():
+        for name, values in line.items():
+            if isinstance(values, list):
+                spread = f" ± {np.std(values, ddof=1):.0f}" if len(values) > 1 else ""
+                line[name] = f"{np.mean(values):.0f}{spread}"
+    last = [row for row in rows if row["part"] == "train" and row["documents"] == MARKS[-1]]
+    for row in last:
+        found["cost", row["name"]] = {
+            "table": "cost of the long stream",
+            "contestant": row["name"],
+            "perplexity": row["perplexity"],
+            "documents per CPU-second": row["documents"] / row["cpu_seconds"],
+            "megabytes": row["megabytes"],
+            "peak megabytes": row["peak_megabytes"],
+        }
+    return sorted(found.values(), key=lambda line: line["table"])
 
 
 def show(rows: list[dict]) -> None:
-    """Print perplexities, averaged over seeds, side by side."""
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    table = Table(title="test perplexity after so many documents, batch 100")
-    for column in ("stream", "topics", "documents", *names):
-        table.add_column(column, justify="right")
-    values = defaultdict(list)
-    for r in rows:
-        values[r["part"], r["num_topics"], r["documents"], r["name"]].append(r["perplexity"])
-    for part, k, documents in dict.fromkeys(key[:3] for key in values):
-        found = [values.get((part, k, documents, name), [np.nan]) for name in names]
-        table.add_row(part, str(k), f"{documents:,}", *(f"{np.mean(x):,.1f}" for x in found))
-    Console().print(table)
+    """Print the tables."""
+    lines = summary(rows)
+    for title in dict.fromkeys(line["table"] for line in lines):
+        mine = [line for line in lines if line["table"] == title]
+        table = Table(title=title)
+        columns = [key for key in dict.fromkeys(k for line in mine for k in line) if key != "table"]
+        for column in columns:
+            table.add_column(column, justify="right")
+        for line in mine:
+            cells = [line.get(column, "–") for column in columns]
+            table.add_row(*(f"{x:,.0f}" if isinstance(x, float) else str(x) for x in cells))
+        Console(width=160).print(table)
 
 
-def write_page(rows: list[dict]) -> None:
-    """Put the tables into the documentation: the contest, and our samplers beside the filter."""
-    values = defaultdict(list)
-    for r in rows:
-        values[r["part"], r["num_topics"], r["documents"], r["name"]].append(r["perplexity"])
-    lines = [f"| stream, topics | documents | {' | '.join(CONTESTANTS)} |"]
-    lines.append("| --- |" + " --: |" * (1 + len(CONTESTANTS)))
-    for part, k, documents in dict.fromkeys(key[:3] for key in values):
-        cells = [written(values[part, k, documents, name]) for name in CONTESTANTS]
-        lines.append(f"| `wiki_{part}`, {k} | {documents} | {' | '.join(cells)} |")
-    seen = {key[3] for key in values}
-    names = ["isotherm", *(name for name in SAMPLERS if name in seen)]
-    lines += ["", f"| documents | {' | '.join(names)} |", "| --: |" + " --: |" * len(names)]
-    for part, k, documents in dict.fromkeys(key[:3] for key in values if key[3] in SAMPLERS):
-        cells = [written(values[part, k, documents, name][:1]) for name in names]
-        lines.append(f"| {documents} | {' | '.join(cells)} |")
-    head, rest = PAGE.read_text().split("<!-- results -->\n")
-    tail = rest.split("<!-- end of results -->")[1]
-    block = "\n".join(lines)
-    PAGE.write_text(f"{head}<!-- results -->\n{block}\n<!-- end of results -->{tail}")
-
-
-def written(values: list[float]) -> str:
-    """Write a mean, with the standard deviation over seeds if there are several."""
-    if not values:
-        return "–"
-    spread = f" ± {np.std(values, ddof=1):.0f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.0f}{spread}"
+def plot(rows: list[dict], path: Path) -> None:
+    """Draw perplexity over documents, one panel per stream."""
+    streams = list(dict.fromkeys((row["part"], row["num_topics"]) for row in rows))
+    figure, axes = plt.subplots(
+        1, len(streams), figsize=(11, 4.2), layout="constrained", squeeze=False
+    )
+    for axis, (part, topics) in zip(axes.flat, streams, strict=True):
+        mine = [row for row in rows if row["part"] == part and row["seed"] == 0]
+        for name in dict.fromkeys(row["name"] for row in mine):
+            points = [(r["documents"], r["perplexity"]) for r in mine if r["name"] == name]
+            style = "-" if name == "isotherm" else ":" if name in SAMPLERS else "--"
+            axis.plot(*zip(*points, strict=True), style, marker="o", ms=3, label=name)
+        axis.set(
+            xscale="log",
+            yscale="log",
+            title=f"wiki_{part}, {topics} topics",
+            xlabel="documents seen",
+            ylabel="test perplexity",
+        )
+        axis.legend(fontsize=8)
+    save(figure, path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Let everybody play, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
-    parser.add_argument("--small-topics", type=int, default=128, help="topics on the first 10 000")
-    parser.add_argument("--topics", type=int, default=50, help="topics on the whole stream")
-    arguments = parser.parse_args()
+    parser.add_argument("--resume", action="store_true", help="keep what is in the file")
+    options = parser.parse_args()
     where = machine(PACKAGES)
-    if arguments.quick:
-        show(contest("small", 20, 2_000, names=CONTESTANTS | SAMPLERS))
+    everyone = [*CONTESTANTS, *SAMPLERS]
+    if options.quick:
+        found = [Game(name, "small", 20, 2_000, 0).rows() for name in everyone]
+        show([row for rows in found for row in rows])
         return
-    rows = contest("small", arguments.small_topics, 10_000, names=CONTESTANTS | SAMPLERS)
-    for seed in (1, 2):
-        rows += contest("small", arguments.small_topics, 10_000, seed)
+    games = [Game(name, "small", 128, 10_000, 0) for name in everyone]
+    games += [Game(name, "small", 128, 10_000, seed) for seed in (1, 2) for name in CONTESTANTS]
+    games += [Game(name, "train", 50, MARKS[-1], 0) for name in LONG]
+    rows = json.loads(RESULT.read_text())["rows"] if options.resume else []
+    for game in games:
+        if any(game.made(row) for row in rows):
+            continue
+        rows += game.rows()
+        where["load_average_after"] = os.getloadavg()[0]
+        document = {"machine": where, "summary": summary(rows), "rows": rows}
+        RESULT.write_text(json.dumps(document, indent=1) + "\n")
+        plot(rows, RESULT.with_suffix(".png"))
     show(rows)
-    rows += contest("train", arguments.topics, 229_600, names=LONG)
-    show(rows)
-    where |= {"load_average_after": os.getloadavg()[0]}
-    RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
-    write_page(rows)
 
 
 if __name__ == "__main__":

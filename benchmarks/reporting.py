@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 from importlib.metadata import version
@@ -47,6 +48,11 @@ def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
     }
+
+
+def peak_megabytes() -> float:
+    """Give the largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:

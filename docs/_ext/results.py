@@ -5,9 +5,9 @@ r"""Tables of measured numbers, read from `docs/results` when the page is built.
     :columns: method, accuracy, sd over seeds = ±, paper
     ```
 
-Shows those columns (all, if not given; `key = heading` renames one) of the rows of one table of
+Shows those columns (all, if not given; `key = heading` renames one, `key = heading; x 100; .1f` says how to spell its numbers) of the rows of one table of
 `docs/results/NAME/result.json`, or of a benchmark's `docs/results/NAME.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
-rows with that value; `:rows: contestants` reads another list of the file.
+rows with that value; `:rows: contestants` reads another list of the file. Numbers in prose are {measured}`…`: see `measured.py`.
 
 Beside the pages goes `report.html`, the report of all experiments in `docs/results`.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
+from measured import dress, source, spell
 
 from isotherm.report.page import build
 from isotherm.report.text import cell, columns, is_numeric, tables
@@ -39,8 +40,7 @@ class ResultTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Read the file and lay out the table."""
-        path = RESULTS / self.arguments[0] / "result.json"
-        path = path if path.exists() else RESULTS / f"{self.arguments[0]}.json"
+        path = source(self.arguments[0])
         self.state.document.settings.record_dependencies.add(str(path))
         document = json.loads(path.read_text(encoding="utf-8"))
         found = dict(tables(document[self.options.get("rows", "rows")]))
@@ -52,27 +52,32 @@ class ResultTable(Directive):
             key, _, value = (part.strip() for part in self.options["where"].partition("="))
             rows = [row for row in rows if cell(row.get(key)) == value]
         chosen = self.options.get("columns")
-        pairs = [_pair(part) for part in re.split(r"(?<!\\),", chosen)] if chosen else None
-        shown = pairs or [(key, key) for key in columns(rows)]
-        missing = [key for key, _ in shown if key not in columns(rows)]
+        given = [_column(part) for part in re.split(r"(?<!\\),", chosen)] if chosen else None
+        shown = given or [(key, key, "") for key in columns(rows)]
+        missing = [key for key, *_ in shown if key not in columns(rows)]
         if missing or not rows:
             raise self.error(f"{title!r} has no rows, or no columns {missing}.")
         return [_table(rows, shown)]
 
 
-def _pair(part: str) -> tuple[str, str]:
-    key, _, heading = (piece.strip() for piece in part.replace("\\,", ",").partition("="))
-    return key, heading or key
+def _column(part: str) -> tuple[str, str, str]:
+    named, _, form = part.replace("\\,", ",").partition(";")
+    key, _, heading = (piece.strip() for piece in named.partition("="))
+    return key, heading or key, form
 
 
-def _table(rows: list[dict[str, Any]], shown: list[tuple[str, str]]) -> nodes.table:
+def _table(rows: list[dict[str, Any]], shown: list[tuple[str, str, str]]) -> nodes.table:
     group = nodes.tgroup(cols=len(shown))
     group += [nodes.colspec(colwidth=1) for _ in shown]
-    numeric = [is_numeric(rows, key) for key, _ in shown]
-    head = _row([heading for _, heading in shown], numeric)
-    body = [_row([cell(row.get(key)) for key, _ in shown], numeric) for row in rows]
+    numeric = [is_numeric(rows, key) for key, *_ in shown]
+    head = _row([heading for _, heading, _ in shown], numeric)
+    body = [_row([_text(row.get(key), form) for key, _, form in shown], numeric) for row in rows]
     group += [nodes.thead("", head), nodes.tbody("", *body)]
     return nodes.table("", group)
+
+
+def _text(value: Any, form: str) -> str:
+    return dress(value, form) if form and value is not None else cell(value)
 
 
 def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
@@ -84,13 +89,25 @@ def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
     return row
 
 
+def _measured(name, rawtext, text, line, inliner, options=None, content=None):
+    """Read one number; docutils calls it for {measured}`…`."""
+    path = source(text.partition(";")[0].strip())
+    inliner.document.settings.record_dependencies.add(str(path))
+    try:
+        return [nodes.Text(spell(text))], []
+    except (ValueError, KeyError, IndexError, OSError) as error:
+        told = inliner.reporter.error(f"{text}: {error!r}", line=line)
+        return [inliner.problematic(rawtext, rawtext, told)], [told]
+
+
 def _report(app: Any, exception: Exception | None) -> None:
     if exception is None and app.builder.format == "html":
         build(RESULTS, Path(app.outdir) / "report.html")
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register the directive and the report."""
+    """Register the directive, the role and the report."""
+    app.add_role("measured", _measured)
     app.add_directive("result-table", ResultTable)
     app.connect("build-finished", _report)
     return {"parallel_read_safe": True}
