@@ -37,6 +37,7 @@ with warnings.catch_warnings():  # its import warns about tensordict, dozens of 
     from posteriors.sgmcmc import baoa, sghmc, sgld, sgnht
 
 SIZES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
+OWN_STEP = ", step size of `warm_start`"
 HMC_STEPS = 10
 """Gradients per call of `blackjax.sghmc`, its default; all of them see one batch."""
 
@@ -303,11 +304,9 @@ def pivot(points: list[dict]) -> list[dict]:
         name, c = point["contestant"], point["c"]
         error = point.get("error of the variance, median %")
         told = f"{point['diverged']} diverged" if error is None else f"{error:+.3g}"
+        name, own, _ = name.partition(OWN_STEP)
         row = rows.setdefault((point["table"], name), {"table": point["table"], "contestant": name})
-        if name.endswith("`warm_start`"):  # its step is its own
-            row["contestant"], row["c = 0.4"] = f"{name} (c = {c:.2g})", told
-        else:
-            row[f"c = {c:g}"] = told
+        row[f"c = {c:g}" if not own else "its own c"] = told if not own else f"{told} (c = {c:.2g})"
     return list(rows.values())
 
 
@@ -397,7 +396,7 @@ def main() -> None:
                 sizes.append(float(target.natural["step_size"]))
             found = run(name, target, np.array(sizes) / scale)
             for i, (c, draws) in enumerate(zip(sizes, found, strict=True)):
-                label = f"{name}, step size of `warm_start`" if i >= len(SIZES) else name
+                label = name + OWN_STEP if i >= len(SIZES) else name
                 row = {"table": title, "contestant": label, "c": c, "step size": c / scale}
                 rows.append(row | scores(draws, target))
     for row in pivot(rows):

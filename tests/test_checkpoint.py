@@ -30,11 +30,11 @@ def grad_fn(position, batch):
 SAMPLER = isotherm.msgnht(grad_fn, 0.05)  # one, so that it compiles once
 
 
-def run(folder=None, num_draws=40, seed=0, data=DATA, **changes):
+def run(folder=None, num_draws=40, seed=0, data=DATA, sampler=SAMPLER, **changes):
     batches = isotherm.independent_batches(data, 5)
     settings = SETTINGS | {"collect": COLLECT, "num_draws": num_draws} | changes
     return isotherm.sample(
-        jax.random.key(seed), SAMPLER, jnp.zeros(2), batches, checkpoint=folder, **settings
+        jax.random.key(seed), sampler, jnp.zeros(2), batches, checkpoint=folder, **settings
     )
 
 
@@ -87,6 +87,12 @@ def test_more_draws_go_further_and_fewer_are_refused(tmp_path):
         ({"num_chains": 3}, "num_chains was 2, now it is 3"),
         ({"collect": {"moments": isotherm.moments(jnp.sum)}}, r"collect, .* was float32\[2, 2\]"),
         ({"data": (DATA[0] + 1, DATA[1])}, "batches was"),
+        ({"sampler": isotherm.msgnht(grad_fn, 0.04)}, "what a step does .* was .*, now it is"),
+        ({"sampler": isotherm.msgnht(grad_fn, 0.05, 1.1)}, "what a step does"),
+        (
+            {"sampler": isotherm.msgnht(lambda x, batch: grad_fn(x, batch) - x, 0.05)},
+            "what a step does",
+        ),
     ],
 )
 def test_the_folder_of_another_run_is_refused(tmp_path, changes, message):
@@ -238,11 +244,45 @@ def test_types_that_numpy_does_not_know_survive(tmp_path):
     same(again, whole)
 
 
-def test_only_the_last_two_states_stay(tmp_path):
+@pytest.mark.parametrize("keep", [None, 1, 3])
+def test_only_the_last_states_stay(tmp_path, keep):
+    settings = {} if keep is None else {"checkpoint_keep": keep}
     for num_draws in (5, 10, 15, 20):
-        run(tmp_path, num_draws=num_draws)
-    assert len(list(tmp_path.glob("state-*.npz"))) == module.KEPT == 2
+        run(tmp_path, num_draws=num_draws, **settings)
+    assert len(list(tmp_path.glob("state-*.npz"))) == (keep or 2)
     assert len(list(tmp_path.glob("page-*.npz"))) == 4
+
+
+FINGERPRINT = """
+import jax, jax.numpy as jnp, isotherm
+from isotherm.checkpoint import fingerprint
+network = isotherm.mlp((4, 5, 3))
+sampler = isotherm.msgnht(network.gradient(data_size=100), isotherm.halving(0.1, 50))
+key = jax.random.key(0)
+state = sampler.init(network.init(key), key)
+print(fingerprint(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int))))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    prints = [
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINT], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert prints[0] == prints[1] != ""
+
+
+def test_a_fingerprint_sees_constants():
+    def step(weight):
+        return lambda x: x * weight
+
+    one, x = np.arange(3.0), jnp.ones(3)
+    prints = {module.fingerprint(step(jnp.asarray(w)), x) for w in (one, one, one + 1)}
+    assert len(prints) == 2
+    assert module.fingerprint(step(2.0), x) != module.fingerprint(step(2.0001), x)
 
 
 PROGRAM = """

@@ -83,7 +83,41 @@ def test_shuffled_epochs_cool_a_thermostat_as_the_warning_says(key):
     assert variance_ratio(run).max() < 0.8
 
 
+def test_thermostats_start_where_small_batches_take_them(key):
+    batches = isotherm.independent_batches((X, Y), 4)
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
+    sampler = isotherm.msgnht(GRADIENT, **start.settings)
+    run = posterior(key, sampler, batches, num_draws=500)
+    settled = float(run.state.thermostat.mean())
+    assert settled > 5 * start.diffusion
+    assert start.initial_thermostat == pytest.approx(settled, rel=0.2)
+    first = isotherm.sample(
+        key, sampler, start.position, batches, num_draws=200, num_chains=50, progress=False
+    )
+    assert 0.9 < first.stats["kinetic_temperature"].mean() < 1.3
+    cold = isotherm.msgnht(GRADIENT, **start.settings | {"initial_thermostat": None})
+    hot = isotherm.sample(
+        key, cold, start.position, batches, num_draws=200, num_chains=50, progress=False
+    )
+    assert hot.stats["kinetic_temperature"].mean() > 3
+
+
+def test_control_variates_take_long_steps_with_small_batches(key):
+    batches = isotherm.independent_batches((X, Y), 10)
+    plain = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches, control_variates=True)
+    assert plain.grad_fn is GRADIENT and start.grad_fn is not GRADIENT
+    assert start.noise_variance < plain.noise_variance / 20
+    assert start.step_size == 0.1 > plain.step_size
+    run = posterior(key, isotherm.msgnht(start.grad_fn, **start.settings), batches)
+    np.testing.assert_allclose(variance_ratio(run), 1, atol=0.1)
+
+
 def test_misuse_is_refused(key):
+    with pytest.raises(ValueError, match="`control_variates` needs `coordinates='eigenbasis'`"):
+        isotherm.warm_start(
+            key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="diagonal", control_variates=True
+        )
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
     with pytest.raises(ValueError, match="`curvature` must be"):

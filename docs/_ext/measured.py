@@ -85,8 +85,6 @@ def _values(document: Any, key: str, filters: list[tuple[str, ...]]) -> list[Any
         for step in key.split("/"):
             found = [value for each in found for value in _below(each, step)]
         return found
-    if not filters and isinstance(document.get(key), int | float | str):
-        return [document[key]]
     found = []
     for row in _rows(document):
         fits = (
@@ -106,12 +104,12 @@ def _below(document: Any, step: str) -> list[Any]:
 
 
 def _rows(document: Any) -> Iterator[dict[str, Any]]:
-    """Give the rows of all lists of rows, wherever they are."""
-    children = document.values() if isinstance(document, dict) else document
-    for child in children:
-        if isinstance(document, list) and isinstance(child, dict):
-            yield child
-        elif isinstance(child, dict | list):
+    """Give all objects, wherever they are."""
+    if isinstance(document, dict):
+        yield document
+        document = list(document.values())
+    for child in document:
+        if isinstance(child, dict | list):
             yield from _rows(child)
 
 

@@ -2,10 +2,11 @@
 
 A folder belongs to one run. It has
 
-- `run.json`: which run that is (keys, counts, sampler, data, shapes); another one is refused, and told why;
+- `run.json`: which run that is (keys, counts, sampler, data, shapes, and a fingerprint of the traced step, in which model, step size and
+  every other constant are); another one is refused, and told why;
 - `page-00000.npz`, …: kept draws and statistics, each page written once;
 - `state-00000.npz`: state and running collectors, and `state-00000.json`: how far that is, which pages belong to
-  it, and the sha256 of all of them and of itself. The last two are kept. In parts, the first of these is a folder
+  it, and the sha256 of all of them and of itself. The last two are kept, or as many as asked for. In parts, the first of these is a folder
   `state-00000`, which the processes of a run write together (`stored_trees.py`).
 
 Every file is written under another name, forced to the disk and renamed; the small one that tells of the others comes
@@ -14,6 +15,7 @@ last. A file that is cut or changed is found by its checksum, and the checkpoint
 
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from isotherm.files import saving, write_json
@@ -30,7 +33,7 @@ from isotherm.signals import signals_go_to
 from isotherm.stored_trees import read_tree, remove, write_parts, write_tree
 from isotherm.tree import leaf_names
 
-FORMAT, KEPT = 2, 2
+FORMAT = 3
 
 
 class CheckpointWarning(UserWarning):
@@ -57,10 +60,10 @@ class Checkpoints:
 
     def __init__(
         self, folder: str | os.PathLike[str], run: Mapping[str, Any], *, writes: bool = True,
-        in_parts: bool = False,
+        in_parts: bool = False, keep: int = 2,
     ) -> None:  # fmt: skip
         self.folder, self.pages, self.writes = Path(folder), [], writes
-        self.in_parts = in_parts
+        self.in_parts, self.keep = in_parts, keep
         if writes:
             self.folder.mkdir(parents=True, exist_ok=True)
         label = json.loads(json.dumps({"format": FORMAT, **run}))
@@ -122,7 +125,7 @@ class Checkpoints:
         }
         path = self.folder / f"state-{self.number:05d}.json"
         write_json(path, {**told, "sha256": _seal(told)})
-        for old in sorted(self._numbers())[:-KEPT]:
+        for old in sorted(self._numbers())[: -self.keep]:
             for suffix in (".json", ".npz", ""):
                 remove(self.folder / f"state-{old:05d}{suffix}")
 
@@ -158,6 +161,21 @@ def digest(data: Any) -> str:
         rows = np.asarray(leaf[:: max(1, len(leaf) // 1000)]) if np.ndim(leaf) else np.asarray(leaf)
         total.update(f"{leaf.dtype}{np.shape(leaf)}".encode() + rows.tobytes())
     return total.hexdigest()[:16]
+
+
+def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
+    """Tell programs apart by what JAX traces of them: the operations, and every constant in them."""
+    traced = jax.make_jaxpr(function)(*arguments)
+    text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # where functions are in memory
+    constants = [
+        _raw(leaf) for leaf in traced.consts if getattr(leaf, "is_fully_addressable", True)
+    ]
+    return sha256((text + digest(constants)).encode()).hexdigest()[:16]
+
+
+def _raw(leaf: Any) -> Any:
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def _seal(told: Mapping[str, Any]) -> str:

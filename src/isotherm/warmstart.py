@@ -10,7 +10,13 @@ coordinates with a step size, a diffusion and a thermostat mass that need no tun
 In natural coordinates the stiffness is 1, so $D = 1$ and $\mu = 10$ fit all problems, and the step is
 bounded by two numbers only: the dynamics ($h \le 0.1$) and the gradient noise
 ($C = h^2\sigma^2/4 \le 1/4$). In coordinates whose largest curvature $\lambda$ is not 1 the same holds in
-units of $\lambda^{-1/2}$.
+units of $\lambda^{-1/2}$. Thermostats start where the noise will take them, at $D + h\sigma^2/2$: otherwise the first draws of a
+chain with small batches are too hot.
+
+**Many data, small batches.** There $\sigma^2 \approx N/n$, the step is $\sqrt{n/N}$ and the friction $\sqrt{N/n}/2$: a draw costs a
+pass over the data, as it does without minibatches. `control_variates=True` takes that noise out
+(`isotherm.control_variates`, with the mode as its centre); what is left depends on the distance from the mode, hardly on $N$, and the step is
+0.1 again. The noise is then measured where draws are, a standard deviation from the mode in every direction. Sample with `start.grad_fn`.
 
 **Networks** (`coordinates="kronecker"`) have no useful mode: the posterior lies far from it, and where it
 lies the curvature is another one. So from the mode the sampler itself walks on, some rounds of steps, and
@@ -20,6 +26,7 @@ five times the stiffest one's (`KRONECKER_FLOOR`): the further the weights move 
 the basis fits.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,10 +41,11 @@ from isotherm.coordinates import Coordinates, Identity, eigenbasis
 from isotherm.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
 from isotherm.diagnostics.gradient_noise import gradient_noise, largest_step_size
 from isotherm.gradients import MinibatchGradient
+from isotherm.gradients import control_variates as controlled
 from isotherm.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.samplers.msgnht import msgnht
 from isotherm.tree import as_position
-from isotherm.types import ArrayTree, Key
+from isotherm.types import ArrayTree, GradFn, Key
 
 LARGEST_STEP = 0.1
 """Dimensionless step at which the splitting error is still below a percent."""
@@ -57,6 +65,10 @@ class WarmStart(NamedTuple):
     """Largest curvature in these coordinates; 1 in an eigenbasis."""
     noise_variance: float
     """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them."""
+    initial_thermostat: float | None = None
+    """Where thermostats start; for a network, whose layers differ, nothing is said."""
+    grad_fn: GradFn | None = None
+    """What to sample with: the gradient that was given, or the same with control variates."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -65,6 +77,7 @@ class WarmStart(NamedTuple):
             "step_size": self.step_size,
             "diffusion": self.diffusion,
             "thermostat_mass": self.thermostat_mass,
+            "initial_thermostat": self.initial_thermostat,
             "coordinates": self.coordinates,
         }
 
@@ -125,6 +138,7 @@ def warm_start(
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 2000,
     noise_ratio: float = 0.25,
+    control_variates: bool = False,
     rounds: int = 4,
     steps_per_round: int = 1500,
     chunk_size: int = 10_000,
@@ -143,6 +157,9 @@ def warm_start(
         plus the curvature of the prior. For an eigenbasis a few Newton steps with it polish the mode.
     noise_ratio
         The $C = h^2\sigma^2/4$ that the step size may reach.
+    control_variates
+        Whether to take the gradient's noise at the mode out of every gradient, for large data; `grad_fn` of what is returned does.
+        Needs the eigenbasis.
     rounds, steps_per_round
         How often a Kronecker basis is measured anew, and after how many steps of the sampler.
     chunk_size
@@ -154,6 +171,11 @@ def warm_start(
         raise ValueError(f"`coordinates` must be one of {allowed}, got {coordinates!r}.")
     if curvature not in ("hessian", "fisher"):
         raise ValueError(f"`curvature` must be 'hessian' or 'fisher', got {curvature!r}.")
+    if control_variates and coordinates != "eigenbasis":
+        raise ValueError(
+            "`control_variates` needs `coordinates='eigenbasis'`: only there is it known how far "
+            f"draws are from the mode, got {coordinates!r}."
+        )
     if num_steps > 0:
         position = find_mode(
             random.fold(key, 0),
@@ -179,18 +201,33 @@ def warm_start(
         if coordinates == "diagonal":
             space = diagonal_coordinates(whole, mode, curvature)
         stiffness = stiffness_in(random.fold(key, 1), whole, mode, space)
-    noise = _noise(random.fold(key, 2), grad_fn, mode, batches, space)
+    gradient: GradFn = grad_fn
+    places = [mode]
+    if control_variates:
+        gradient = controlled(grad_fn, mode, batches.data, chunk_size=chunk_size)
+        places = [_typical(random.fold(random.fold(key, 3), i), mode, space) for i in range(4)]
+    variance = _noise(random.fold(key, 2), gradient, places, batches, space)
+    noise, usual = float(np.quantile(variance, 0.9)), float(np.median(variance))
     unit = stiffness**-0.5
     bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
+    step_size = min(LARGEST_STEP * unit, bound)
     return WarmStart(
         position=mode,
         coordinates=space,
-        step_size=min(LARGEST_STEP * unit, bound),
+        step_size=step_size,
         diffusion=1.0 / unit,
         thermostat_mass=10.0 * unit**2,
         stiffness=stiffness,
         noise_variance=noise,
+        initial_thermostat=1.0 / unit + step_size * usual / 2,
+        grad_fn=gradient,
     )
+
+
+def _typical(key: Key, mode: ArrayTree, space: Coordinates) -> ArrayTree:
+    """Draw from the Gaussian that the posterior is in its natural coordinates."""
+    steps = space.push(random.gaussian(key, space.momentum_like(mode)))
+    return jax.tree.map(lambda x, step: x + step.astype(x.dtype), mode, steps)
 
 
 def _settled(
@@ -221,7 +258,8 @@ def _settled(
         space = kronecker_eigenbasis(
             random.fold(key, 0), grad_fn, position, batches, floor=KRONECKER_FLOOR
         )
-        noise = _noise(random.fold(key, 1), grad_fn, position, batches, space)
+        variance = _noise(random.fold(key, 1), grad_fn, [position], batches, space)
+        noise = float(np.quantile(variance, 0.9))
         bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
         return space, noise, min(LARGEST_STEP, bound)
 
@@ -235,7 +273,7 @@ def _settled(
                 "Lower `noise_ratio`, or give a mode that is fitted better."
             )
         space, noise, h = measure(key_i, position)
-    return WarmStart(position, space, h, 1.0, 10.0, 1.0, noise)
+    return WarmStart(position, space, h, 1.0, 10.0, 1.0, noise, grad_fn=grad_fn)
 
 
 def _check_target(grad_fn: object, batches: object) -> None:
@@ -253,21 +291,24 @@ def _check_target(grad_fn: object, batches: object) -> None:
 
 def _noise(
     key: Key,
-    grad_fn: MinibatchGradient,
-    position: ArrayTree,
+    grad_fn: GradFn,
+    places: Sequence[ArrayTree],
     batches: InMemoryBatches,
     space: Coordinates,
-) -> float:
-    """Measure the variance of the minibatch gradient: a high quantile over the coordinates.
+) -> np.ndarray:
+    """Measure the variance of the minibatch gradient in every coordinate, averaged over places.
 
-    Not the largest: with rare features a few coordinates are zero in most batches and enormous in
-    some, and two hundred batches tell their variance only within a factor.
+    A step size is chosen by a high quantile of it, not by the largest: with rare features a few coordinates are zero in most
+    batches and enormous in some, and two hundred batches tell their variance only within a factor.
     """
-    variance = gradient_noise(
-        key,
-        lambda x, batch: space.pull(grad_fn(x, batch)),
-        position,
-        lambda k: batches.batch(k, jnp.zeros((), jnp.int32)),
-        num_batches=200,
-    )
-    return float(np.quantile(ravel_pytree(variance)[0], 0.9))
+    found = [
+        gradient_noise(
+            key,
+            lambda x, batch: space.pull(grad_fn(x, batch)),
+            place,
+            lambda k: batches.batch(k, jnp.zeros((), jnp.int32)),
+            num_batches=200,
+        )
+        for place in places
+    ]
+    return np.mean([ravel_pytree(variance)[0] for variance in found], axis=0)

@@ -20,12 +20,13 @@ from jax.sharding import Mesh
 
 from isotherm import random
 from isotherm.batches import BatchPolicy
-from isotherm.checkpoint import Checkpoints, Keeper, describe, digest
+from isotherm.checkpoint import Checkpoints, Keeper, describe, digest, fingerprint
 from isotherm.collect import Collector
 from isotherm.loop.arguments import (
     check_batches,
     check_key,
     check_state,
+    count,
     count_chains,
     make_plan,
     make_sampler_again,
@@ -59,6 +60,7 @@ def sample(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
+    checkpoint_keep: int = 2,
     checkpoint_in_parts: bool = False,
     mesh: Mesh | None = None,
 ) -> Run:
@@ -101,9 +103,11 @@ def sample(
     checkpoint
         A folder to save the run in, now and then, at its end, and before Ctrl-C or SIGTERM is obeyed. The same
         call goes on from what is there, and its result is that of a run never cut, bit for bit; with more
-        `num_draws` it goes further. A folder of another run is refused.
+        `num_draws` it goes further. A folder of another run (another model, step size, data, key) is refused.
     checkpoint_seconds
         Time from one save to the next.
+    checkpoint_keep
+        How many saves to keep: if the last is damaged, the one before is taken.
     checkpoint_in_parts
         Let every process write its own part of the state, by orbax (`isotherm[sharded]`), instead of gathering it in the first:
         for states that no host can hold. What is found in the folder is read either way.
@@ -144,6 +148,7 @@ def sample(
     devices = Devices(mesh, num_chains, batches)
     if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds >= 0):
         raise ValueError(f"`checkpoint_seconds` must not be negative, got {checkpoint_seconds!r}.")
+    checkpoint_keep = count("checkpoint_keep", checkpoint_keep, 1)
 
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
     if state is None:
@@ -159,7 +164,7 @@ def sample(
             which = _which_run(key, sampler, chains, batches)
             told = {**which, "num_draws": num_draws, "start": digest(state)}
             devices.same("give all of them the same key, settings, data and start", told)
-            saved = _resumed(chains, which, checkpoint, checkpoint_in_parts)
+            saved = _resumed(chains, which, checkpoint, checkpoint_in_parts, checkpoint_keep)
         label = f"{sampler.traits.name} x {num_chains}"
         shown = progress if devices.first else False
         with (
@@ -174,12 +179,12 @@ def sample(
 
 
 def _resumed(
-    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None, in_parts: bool
-) -> Checkpoints | None:
+    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None, in_parts: bool, keep: int
+) -> Checkpoints | None:  # fmt: skip
     """Take the chains to where they were when they were saved last."""
     if folder is None:
         return None
-    saved = Checkpoints(folder, which, writes=chains.devices.first, in_parts=in_parts)
+    saved = Checkpoints(folder, which, writes=chains.devices.first, in_parts=in_parts, keep=keep)
     found = saved.load(chains.state, chains.memory, chains.empty_page())
     chains.devices.same(
         f"they see different checkpoints in `{folder}`; put it on a disk that all of them read",
@@ -268,6 +273,8 @@ def _which_run(key: Key, sampler: Sampler, chains: Chains, batches: BatchPolicy)
     traits, data = sampler.traits, batches
     if isinstance(batches, ShardedBatches):
         data = chains.devices.whole(jax.jit(ShardedBatches.some_rows)(batches))
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), chains.state)
+    batch = jax.eval_shape(batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
@@ -277,4 +284,5 @@ def _which_run(key: Key, sampler: Sampler, chains: Chains, batches: BatchPolicy)
         "num_chains": chains.num_chains,
         "state": describe(chains.state),
         "collect": describe(chains.memory),
+        "what a step does (model, step size, settings)": fingerprint(sampler.step, key, one, batch),
     }
