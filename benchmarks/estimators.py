@@ -28,7 +28,6 @@ from isotherm.models.hmc import Hill, hmc, logistic_hill
 from isotherm.models.references import ReferencePosterior, linear_posterior_half_cauchy
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-PAGE = RESULTS.parent / "estimators.md"
 PRIOR_VARIANCE = 6.25
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
 LIMITS = {"sd_median": 0.02, "sd_90": 0.1, "mean_90": 0.05}
@@ -217,29 +216,6 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return found
 
 
-def write_page(document: dict[str, Any]) -> None:
-    """Put the table into the documentation."""
-    lines = [
-        "| | coefficients | sd error: median, 90 %, largest | mean error: median, 90 %, largest | seconds "
-        "| error of the reference: sd, mean |",
-        "| --- |" + " --: |" * 5,
-    ]
-    for row in document["rows"]:
-        sd, mean = (
-            [row[f"{name}_{part}"] for part in ("median", "90", "max")] for name in ("sd", "mean")
-        )
-        own = row["reference_mcse_sd_max"], row["reference_mcse_mean_max"]
-        lines.append(
-            f"| {row['name']} | {row['coefficients']} | {', '.join(f'{v:.1%}' for v in sd)} "
-            f"| {', '.join(f'{v:.3f}' for v in mean)} | {row['seconds']:.1f} "
-            f"| {f'{own[0]:.1%}, {own[1]:.3f}' if own[0] else 'none'} |"
-        )
-    head, rest = PAGE.read_text().split("<!-- results -->\n")
-    tail = rest.split("<!-- end of results -->")[1]
-    block = "\n".join(lines).replace("%,", " %,").replace("% |", " % |")
-    PAGE.write_text(f"{head}<!-- results -->\n{block}\n<!-- end of results -->{tail}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     everything = ["diabetes", "breast cancer", "a9a", "digits"]
@@ -256,7 +232,6 @@ def main() -> None:
         Console(width=160).print(table([row]))
     document = {"machine": where, "limits": LIMITS, "rows": rows}
     path.write_text(json.dumps(document, indent=1) + "\n")
-    write_page(document)
 
 
 if __name__ == "__main__":

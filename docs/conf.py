@@ -18,7 +18,7 @@ extensions = [
     "mathml",  # docs/_ext
     "results",  # docs/_ext: tables, and the report
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "headlines.md"]
 myst_enable_extensions = ["amsmath", "dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 

@@ -5,7 +5,7 @@ r"""Numbers in prose that are read from the files of a measurement, not typed.
 Parts of an expression are separated by semicolons. The first is a file: `dpfa-wiki` is `docs/results/dpfa-wiki/result.json`, `ess` is
 `docs/results/ess.json`, `soak/kills` is `soak/results/kills.json`. Then, in any order:
 
-- `key = value` keeps the rows, of any list of rows in the file, with that value; `key ~ text` those that contain it (this key has no comma);
+- `key = value` keeps the rows (every object in the file is one) with that value; `key ~ text` those that contain it (this key has no comma);
 - `after WORD` and `before WORD` keep part of a text; `#2` keeps its second number;
 - `min`, `max`, `median` or `sum` is over all rows that are left; without it exactly one may be;
 - a format such as `.1f`, `+.0f`, `,.0f` or `.0%`, for every number in it; a sign goes with `+`, or with `abs`;
