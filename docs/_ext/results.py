@@ -21,6 +21,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from measured import dress, source, spell
 
+from isotherm.experiments.registry import EXPERIMENTS
 from isotherm.report.page import build
 from isotherm.report.text import cell, columns, is_numeric, tables
 
@@ -102,7 +103,7 @@ def _measured(name, rawtext, text, line, inliner, options=None, content=None):
 
 def _report(app: Any, exception: Exception | None) -> None:
     if exception is None and app.builder.format == "html":
-        build(RESULTS, Path(app.outdir) / "report.html")
+        build(RESULTS, Path(app.outdir) / "report.html", order=list(EXPERIMENTS))
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -82,6 +82,13 @@ def text(tmp_path):
     return path.read_text(encoding="utf-8")
 
 
+def test_experiments_come_in_the_order_asked_for(tmp_path):
+    for name in ("a", "b", "c"):
+        save(tmp_path / name)
+    articles = re.findall(r'<article id="(\w)"', build(tmp_path, order=["c", "x", "a"]).read_text())
+    assert articles == ["c", "a", "b"]
+
+
 def test_shows_what_ran(text):
     assert 'Is <code>ABOBA</code> second order, bias <span class="maths">' in text
     for words in ("1/2 hold", "✓ holds", "✗ fails", "smoke run", "1.5 s", "kl paper", "step_sizes"):

@@ -138,9 +138,10 @@ def report(
 ) -> None:
     """Write one self-contained report.html of everything that ran, and print its path."""
     with plainly(context):
+        from isotherm.experiments.registry import EXPERIMENTS
         from isotherm.report.page import build
 
-        typer.echo(build(directory))
+        typer.echo(build(directory, order=list(EXPERIMENTS)))
 
 
 @contextmanager

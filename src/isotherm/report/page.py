@@ -1,6 +1,7 @@
 """One self-contained page of everything that ran."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from isotherm.report.document import read_json
 from isotherm.report.svg import inline_svg
 
 
-def build(directory: Path, report: Path | None = None) -> Path:
+def build(directory: Path, report: Path | None = None, *, order: Sequence[str] = ()) -> Path:
     """Write `report`, by default `directory/report.html`, from every `directory/*/result.json` and return its path.
 
-    The page needs no network and no other file: it can be mailed and printed.
+    The page needs no network and no other file: it can be mailed and printed. Experiments named in `order` come first, in that order.
     """
-    found = sorted(directory.glob("*/result.json"))
+    place = {name: number for number, name in enumerate(order)}
+    found = sorted(
+        directory.glob("*/result.json"),
+        key=lambda path: (place.get(path.parent.name, len(place)), path),
+    )
     if not found:
         raise ValueError(
             f"No results under `{directory}`: run an experiment first (`isotherm list`)."
