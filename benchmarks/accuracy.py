@@ -11,7 +11,7 @@ when all targets are there, a picture beside it.
 import argparse
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -315,31 +315,20 @@ def plot(rows: list[dict], path: Path) -> None:
     targets = list(dict.fromkeys(row["table"] for row in rows))
     figure, axes = plt.subplots(2, 2, figsize=(11, 9), layout="constrained", sharex=True)
     names = list(dict.fromkeys(row["contestant"] for row in rows))
+    palette = iter(plt.colormaps["tab20"].colors)  # pyright: ignore[reportAttributeAccessIssue]
+    looks = {name: look(name, palette) for name in names}
     for axis, target in zip(axes.flat, targets, strict=True):
-        for number, name in enumerate(names):
+        for name in names:
             mine = [r for r in rows if r["table"] == target and r["contestant"] == name]
             known = [r for r in mine if "error of the variance, median %" in r]
             if not known:
                 continue
-            style = "-" if name.startswith("isotherm") else "--" if "blackjax" in name else ":"
             value = [abs(r["error of the variance, median %"]) for r in known]
-            axis.plot(
-                [r["c"] for r in known],
-                value,
-                style,
-                marker="o",
-                ms=4,
-                color=f"C{number % 10}",
-                label=name,
-            )
+            axis.plot([r["c"] for r in known], value, label=name, **looks[name])
             if len(known) < len(mine):  # where it ends, it diverges
-                axis.plot(known[-1]["c"], value[-1], "x", ms=10, color=f"C{number % 10}")
-        axis.set(
-            xscale="log",
-            yscale="log",
-            title=target,
-            xlabel="step size, units of the fastest oscillation",
-        )
+                axis.plot(known[-1]["c"], value[-1], "x", ms=10, color=looks[name]["color"])
+        axis.set(xscale="log", yscale="log", ylim=(0.03, 3000), title=target)
+        axis.set_xlabel("step size, units of the fastest oscillation")
         axis.set_ylabel("|error of the variance|, median %")
     handles = {
         label: h
@@ -348,6 +337,16 @@ def plot(rows: list[dict], path: Path) -> None:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
     save(figure, path)
+
+
+def look(name: str, palette: Iterator) -> dict[str, Any]:
+    """Choose how a contestant is drawn: libraries by the style of the line, natural coordinates in black."""
+    if name.endswith(OWN_STEP):
+        return {"color": "black", "marker": "*", "ms": 14, "ls": ""}
+    if name.endswith("natural coordinates"):
+        return {"color": "black", "marker": "o", "ms": 5, "lw": 2.5}
+    style = "-" if name.startswith("isotherm") else "--" if "blackjax" in name else ":"
+    return {"color": next(palette), "marker": "o", "ms": 4, "ls": style}
 
 
 TARGETS: dict[str, tuple[Callable[[int, int], Target], int, int]] = {

@@ -92,7 +92,12 @@ odd = st.one_of(
 
 
 @QUICK
-@given(st.sampled_from(["num_draws", "thin", "burn_in", "num_chains", "max_rollbacks"]), odd)
+@given(
+    st.sampled_from(
+        ["num_draws", "thin", "burn_in", "num_chains", "max_rollbacks", "checkpoint_keep"]
+    ),
+    odd,
+)
 def test_counts_of_any_kind(name, value):
     least = 0 if name in ("burn_in", "max_rollbacks") else 1
     try:
