@@ -242,14 +242,18 @@ def plot(rows: list[dict], path: Path) -> None:
     """Draw perplexity over documents, one panel per stream."""
     streams = list(dict.fromkeys((row["part"], row["num_topics"]) for row in rows))
     figure, axes = plt.subplots(
-        1, len(streams), figsize=(11, 4.2), layout="constrained", squeeze=False
+        1, len(streams), figsize=(12, 4.2), layout="constrained", squeeze=False
     )
+    palette = plt.colormaps["tab20"].colors  # pyright: ignore[reportAttributeAccessIssue]
+    colors = dict(zip([*CONTESTANTS, *SAMPLERS], palette, strict=False))
     for axis, (part, topics) in zip(axes.flat, streams, strict=True):
         mine = [row for row in rows if row["part"] == part and row["seed"] == 0]
         for name in dict.fromkeys(row["name"] for row in mine):
             points = [(r["documents"], r["perplexity"]) for r in mine if r["name"] == name]
             style = "-" if name == "isotherm" else ":" if name in SAMPLERS else "--"
-            axis.plot(*zip(*points, strict=True), style, marker="o", ms=3, label=name)
+            axis.plot(
+                *zip(*points, strict=True), style, marker="o", ms=3, label=name, color=colors[name]
+            )
         axis.set(
             xscale="log",
             yscale="log",
@@ -257,7 +261,7 @@ def plot(rows: list[dict], path: Path) -> None:
             xlabel="documents seen",
             ylabel="test perplexity",
         )
-        axis.legend(fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
     save(figure, path)
 
 
