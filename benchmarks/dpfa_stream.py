@@ -9,7 +9,6 @@ resident, at the mark and at its peak, scores included. Whoever is through is pu
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, megabytes, sklearn
 from lda_stream import ours as thermostat_lda
-from reporting import RESULTS, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
@@ -68,9 +67,11 @@ def lda(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None
     """Give the stream to `ThermostatLDA` with its defaults."""
 
     def looked(look: Callable) -> dict:
+        from isotherm.topics.perplexity import perplexity
+
         mean, draws = look()
-        found = watch.lda(mean, None)
-        return found | {"averaged": watch.lda(draws, None)["perplexity"], "draws": len(draws)}
+        averaged = perplexity(draws, watch.split, ALPHA)
+        return watch.lda(mean, None) | {"averaged": averaged.value, "draws": averaged.num_draws}
 
     thermostat_lda(
         num_topics, stream, total, seed, lambda seen, look: watch(seen, partial(looked, look))
@@ -145,7 +146,7 @@ class Watch:
         return found
 
 
-def play(name: str, total: int, seed: int, queue) -> None:
+def play(name: str, total: int, seed: int) -> list[dict]:
     """Run one contestant through the stream."""
     import warnings
 
@@ -154,7 +155,7 @@ def play(name: str, total: int, seed: int, queue) -> None:
     warnings.simplefilter("ignore")
     watch = Watch(name, seed, total)
     CONTESTANTS[name](TOPICS, stream_wiki(), total, seed, watch)
-    queue.put(watch.rows)
+    return watch.rows
 
 
 COLUMNS = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes", "peak_megabytes")  # fmt: skip
@@ -181,7 +182,7 @@ def plot(rows: list[dict], path: Path) -> None:
         ends.append(mine[-1])
         axes[0].plot(
             [row["documents"] for row in mine], [row["perplexity"] for row in mine], "o-", ms=4,
-            color=f"C{number}", label=name,
+            color=f"C{number}",
         )  # fmt: skip
         if "averaged" in mine[-1]:
             axes[0].plot(
@@ -190,7 +191,6 @@ def plot(rows: list[dict], path: Path) -> None:
     axes[0].set(
         xlabel="documents seen", ylabel="test perplexity (star: draws averaged)", yscale="log"
     )
-    axes[0].legend()
     keys = {"documents_per_second": "documents per CPU-second", "peak_megabytes": "peak megabytes"}
     for axis, (key, label) in zip(axes[1:], keys.items(), strict=True):
         axis.barh(
@@ -208,14 +208,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
     parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, the others stay")
     arguments = parser.parse_args()
-    spawn, rows = multiprocessing.get_context("spawn"), []
+    rows = []
     total = 2000 if arguments.quick else MARKS[-1]
     for name in [arguments.only] if arguments.only else CONTESTANTS:
-        where, queue = machine(PACKAGES), spawn.Queue()
-        process = spawn.Process(target=play, args=(name, total, 0, queue))
-        process.start()
-        found = queue.get()
-        process.join()
+        where = machine(PACKAGES)
+        found = alone(play, name, total, 0)
         rows += found
         if not arguments.quick:
             merge(name, found, where | {"load_average_after": os.getloadavg()[0]})

@@ -7,7 +7,6 @@ imported and one small program had run; data and compilation are in it. Time is 
 
 import argparse
 import json
-import multiprocessing
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from lda_stream import megabytes
-from reporting import RESULTS, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, peak_megabytes, save
 from rich.progress import track
 
 PACKAGES = ("isotherm", "jax", "numpy", "numba")
@@ -130,15 +129,14 @@ def main() -> None:
     options = parser.parse_args()
     where = machine(PACKAGES)
     rows = []
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        points = [
-            (axis, run, name, size)
-            for axis, (run, name, sizes) in AXES.items()
-            for size in (sizes[:2] if options.quick else sizes)
-        ]
-        for axis, run, name, size in track(points, description="points"):
-            found = pool.apply(partial(run, **{name: size}))
-            rows.append({"table": "points", "axis": axis, "size": size} | found)
+    points = [
+        (axis, run, name, size)
+        for axis, (run, name, sizes) in AXES.items()
+        for size in (sizes[:2] if options.quick else sizes)
+    ]
+    for axis, run, name, size in track(points, description="points"):
+        found = alone(partial(run, **{name: size}))
+        rows.append({"table": "points", "axis": axis, "size": size} | found)
     slopes = []
     for axis, (_, _, sizes) in AXES.items():
         mine = [row for row in rows if row["axis"] == axis]

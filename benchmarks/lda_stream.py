@@ -12,7 +12,6 @@ articles in an earlier run). Whoever is through is put into `docs/results/lda_st
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
@@ -133,7 +132,7 @@ def megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def play(name: str, part: str, num_topics: int, limit: int, seed: int, queue) -> None:
+def play(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[dict]:
     """Run one contestant through the stream and score it at the marks."""
     import warnings
 
@@ -168,7 +167,7 @@ def play(name: str, part: str, num_topics: int, limit: int, seed: int, queue) ->
         scoring += time.process_time() - clock
 
     (CONTESTANTS | SAMPLERS)[name](num_topics, stream_wiki(part), limit, seed, watch)
-    queue.put(rows)
+    return rows
 
 
 class Game(NamedTuple):
@@ -179,16 +178,6 @@ class Game(NamedTuple):
     num_topics: int
     limit: int
     seed: int
-
-    def rows(self) -> list[dict]:
-        """Play in a process of its own."""
-        spawn = multiprocessing.get_context("spawn")
-        queue = spawn.Queue()
-        process = spawn.Process(target=play, args=(*self, queue))
-        process.start()
-        found = queue.get()
-        process.join()
-        return found
 
     def made(self, row: dict) -> bool:
         """Tell whether a row is of this game."""
@@ -274,7 +263,7 @@ def main() -> None:
     where = machine(PACKAGES)
     everyone = [*CONTESTANTS, *SAMPLERS]
     if options.quick:
-        found = [Game(name, "small", 20, 2_000, 0).rows() for name in everyone]
+        found = [alone(play, *Game(name, "small", 20, 2_000, 0)) for name in everyone]
         show([row for rows in found for row in rows])
         return
     games = [Game(name, "small", 128, 10_000, 0) for name in everyone]
@@ -284,7 +273,7 @@ def main() -> None:
     for game in games:
         if any(game.made(row) for row in rows):
             continue
-        rows += game.rows()
+        rows += alone(play, *game)
         where["load_average_after"] = os.getloadavg()[0]
         document = {"machine": where, "summary": summary(rows), "rows": rows}
         RESULT.write_text(json.dumps(document, indent=1) + "\n")

@@ -7,8 +7,12 @@ import platform
 import resource
 import statistics
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -53,6 +57,12 @@ def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
 def peak_megabytes() -> float:
     """Give the largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a process of its own, whose memory and time are its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:

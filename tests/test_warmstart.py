@@ -87,18 +87,14 @@ def test_thermostats_start_where_small_batches_take_them(key):
     batches = isotherm.independent_batches((X, Y), 4)
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
     sampler = isotherm.msgnht(GRADIENT, **start.settings)
-    run = posterior(key, sampler, batches, num_draws=500)
+    run = posterior(key, sampler, batches, num_draws=200)
     settled = float(run.state.thermostat.mean())
     assert settled > 5 * start.diffusion
     assert start.initial_thermostat == pytest.approx(settled, rel=0.2)
-    first = isotherm.sample(
-        key, sampler, start.position, batches, num_draws=200, num_chains=50, progress=False
-    )
+    first = isotherm.sample(key, sampler, start.position, batches, num_draws=200, num_chains=50)
     assert 0.9 < first.stats["kinetic_temperature"].mean() < 1.3
     cold = isotherm.msgnht(GRADIENT, **start.settings | {"initial_thermostat": None})
-    hot = isotherm.sample(
-        key, cold, start.position, batches, num_draws=200, num_chains=50, progress=False
-    )
+    hot = isotherm.sample(key, cold, start.position, batches, num_draws=200, num_chains=50)
     assert hot.stats["kinetic_temperature"].mean() > 3
 
 
