@@ -1,18 +1,11 @@
-"""Shared by all tests: one key, no silent broadcasting, and no program compiled twice."""
+"""Shared by all tests: one key, and no silent broadcasting."""
 
 import os
-import tempfile
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-# Compiling is most of the time of a test. Every process has a folder of its own: JAX's files are not safe between processes.
-COMPILED = tempfile.TemporaryDirectory(prefix="isotherm-tests-", ignore_cleanup_errors=True)
-jax.config.update("jax_compilation_cache_dir", COMPILED.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture
