@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, megabytes, sklearn
+from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, sklearn
 from lda_stream import ours as thermostat_lda
-from reporting import RESULTS, alone, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +26,7 @@ TOPICS, LAYERS, FINAL = 128, (128, 64, 32), 300
 MARKS = (20_000, 50_000, 100_000, 200_000, 228_600)
 RESULT = RESULTS / "dpfa_stream.json"
 PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim", "tomotopy")
+COLUMNS = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes", "peak_megabytes")  # fmt: skip
 
 
 def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
@@ -156,9 +157,6 @@ def play(name: str, total: int, seed: int) -> list[dict]:
     watch = Watch(name, seed, total)
     CONTESTANTS[name](TOPICS, stream_wiki(), total, seed, watch)
     return watch.rows
-
-
-COLUMNS = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes", "peak_megabytes")  # fmt: skip
 
 
 def show(rows: list[dict]) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from lda_stream import megabytes
-from reporting import RESULTS, alone, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
 from rich.progress import track
 
 PACKAGES = ("isotherm", "jax", "numpy", "numba")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, alone, machine, peak_megabytes, save
+from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
 from rich.console import Console
 from rich.table import Table
 
@@ -124,12 +124,6 @@ SAMPLERS = {
     "scir": partial(ours, sampler="scir"),
     "psgld": partial(ours, sampler="psgld"),
 }
-
-
-def megabytes() -> float:
-    """Give the resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def play(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[dict]:

@@ -54,6 +54,12 @@ def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
     }
 
 
+def megabytes() -> float:
+    """Give the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def peak_megabytes() -> float:
     """Give the largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
