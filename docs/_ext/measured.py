@@ -20,6 +20,7 @@ import re
 import statistics
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,17 @@ def source(name: str) -> Path:
     return path if path.exists() else folder / f"{name}.json"
 
 
+@cache
+def read(path: Path) -> Any:
+    """Give what is in a file; a page asks the same one many times."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def spell(expression: str) -> str:
     """Look up what an expression names, and spell it."""
     name, _, rest = expression.partition(";")
     key, filters, asked = _read(rest)
-    document = json.loads(source(name.strip()).read_text(encoding="utf-8"))
-    values = _values(document, key, filters)
+    values = _values(read(source(name.strip())), key, filters)
     if not values or (len(values) > 1 and "over" not in asked):
         raise ValueError(f"{expression!r} is found {len(values)} times, not once.")
     values = [_part(value, asked) for value in values]

@@ -12,14 +12,13 @@ rows with that value; `:rows: contestants` reads another list of the file. Numbe
 Beside the pages goes `report.html`, the report of all experiments in `docs/results`.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
-from measured import dress, source, spell
+from measured import dress, read, source, spell
 
 from isotherm.experiments.registry import EXPERIMENTS
 from isotherm.report.page import build
@@ -43,7 +42,7 @@ class ResultTable(Directive):
         """Read the file and lay out the table."""
         path = source(self.arguments[0])
         self.state.document.settings.record_dependencies.add(str(path))
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read(path)
         found = dict(tables(document[self.options.get("rows", "rows")]))
         title = self.options.get("table", next(iter(found)))
         if title not in found:

@@ -207,10 +207,8 @@ def warm_start(
         gradient = controlled(grad_fn, mode, batches.data, chunk_size=chunk_size)
         places = [_typical(random.fold(random.fold(key, 3), i), mode, space) for i in range(4)]
     variance = _noise(random.fold(key, 2), gradient, places, batches, space)
-    noise, usual = float(np.quantile(variance, 0.9)), float(np.median(variance))
     unit = stiffness**-0.5
-    bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
-    step_size = min(LARGEST_STEP * unit, bound)
+    noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
     return WarmStart(
         position=mode,
         coordinates=space,
@@ -219,7 +217,7 @@ def warm_start(
         thermostat_mass=10.0 * unit**2,
         stiffness=stiffness,
         noise_variance=noise,
-        initial_thermostat=1.0 / unit + step_size * usual / 2,
+        initial_thermostat=1.0 / unit + step_size * float(np.median(variance)) / 2,
         grad_fn=gradient,
     )
 
@@ -259,9 +257,7 @@ def _settled(
             random.fold(key, 0), grad_fn, position, batches, floor=KRONECKER_FLOOR
         )
         variance = _noise(random.fold(key, 1), grad_fn, [position], batches, space)
-        noise = float(np.quantile(variance, 0.9))
-        bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
-        return space, noise, min(LARGEST_STEP, bound)
+        return space, *_step_size(variance, noise_ratio, LARGEST_STEP)
 
     space, noise, h = measure(random.fold(key, 0), position)
     for i in range(1, rounds + 1):
@@ -296,11 +292,7 @@ def _noise(
     batches: InMemoryBatches,
     space: Coordinates,
 ) -> np.ndarray:
-    """Measure the variance of the minibatch gradient in every coordinate, averaged over places.
-
-    A step size is chosen by a high quantile of it, not by the largest: with rare features a few coordinates are zero in most
-    batches and enormous in some, and two hundred batches tell their variance only within a factor.
-    """
+    """Measure the variance of the minibatch gradient in every coordinate, averaged over places."""
     found = [
         gradient_noise(
             key,
@@ -312,3 +304,14 @@ def _noise(
         for place in places
     ]
     return np.mean([ravel_pytree(variance)[0] for variance in found], axis=0)
+
+
+def _step_size(variance: np.ndarray, noise_ratio: float, largest: float) -> tuple[float, float]:
+    """Give the noise that the step size is chosen by, and the step size.
+
+    It is a high quantile of the variance over the coordinates, not the largest: with rare features a few coordinates are zero in most
+    batches and enormous in some, and two hundred batches tell their variance only within a factor.
+    """
+    noise = float(np.quantile(variance, 0.9))
+    bound = float(largest_step_size(noise, noise_ratio)) if noise > 0 else np.inf
+    return noise, min(largest, bound)
