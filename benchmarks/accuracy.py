@@ -3,7 +3,7 @@
 Four targets whose variances are known, a grid of step sizes, ours and the samplers of BlackJAX and posteriors.
 Everybody starts at the same points (exact draws, or the mode on a9a), has the same friction, sees as many
 gradients, and throws away the first fifth. Step sizes are in units of the fastest oscillation, c = h sqrt(lambda_max); SGLD moves by
-h^2/2, the same distance. BlackJAX's steps run inside `isotherm.chain`; posteriors' inside `torch.vmap`. Its documentation
+h^2/2, the same distance. BlackJAX's steps run inside `isotherm.run_chain`; posteriors' inside `torch.vmap`. Its documentation
 divides the log posterior by N and sets T = 1/N: the same chain in another unit of time. A run writes `docs/results/accuracy.json` and,
 when all targets are there, a picture beside it.
 """
@@ -30,7 +30,7 @@ from sklearn.datasets import load_diabetes
 import isotherm
 from isotherm.data.libsvm import load_a9a
 from isotherm.models import double_well, logistic
-from isotherm.models.references import linear_posterior
+from isotherm.references.conjugate import linear_posterior
 
 with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
     warnings.simplefilter("ignore", FutureWarning)
@@ -179,7 +179,7 @@ def wrapped(init: Callable, step: Callable) -> isotherm.Sampler:
         state = Wrapped(
             cast(position, state.position), cast(rest, state.rest), state.step_index + 1
         )
-        return state, isotherm.StepInfo(jnp.zeros(()), jnp.zeros(1))
+        return state, isotherm.types.StepInfo(jnp.zeros(()), jnp.zeros(1))
 
     return isotherm.Sampler(first, next_step)
 
@@ -251,7 +251,7 @@ def draws_in_jax(name: str, target: Target, steps: np.ndarray) -> np.ndarray:
     burn_in = calls // 5
 
     def chain(h, key, start):
-        return isotherm.chain(
+        return isotherm.run_chain(
             key, IN_JAX[name](target, h), start, target.batches,
             num_draws=(calls - burn_in) // thin, thin=thin, burn_in=burn_in,
         )[0]  # fmt: skip

@@ -35,7 +35,7 @@ def work(meshed: bool, steps: int) -> None:
     """Be a contestant: print seconds and a digest of the chains."""
     rng = np.random.default_rng(0)
     data = rng.random((6000, 784), np.float32), rng.integers(0, 10, 6000).astype(np.int32)
-    network = isotherm.mlp((784, 100, 100, 10))
+    network = isotherm.models.mlp((784, 100, 100, 10))
     sampler = isotherm.msgnht(network.gradient(60_000), 1e-5, 10.0)
     mesh = Mesh(np.array(jax.devices()), ("chain",)) if meshed else None
     start, batches = network.init(jax.random.key(1)), isotherm.independent_batches(data, 100)

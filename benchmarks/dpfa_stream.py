@@ -33,10 +33,10 @@ def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> Non
     """Learn as the experiment `dpfa-wiki` does: weights by mSGNHT-S, topics by SGRLD."""
     del num_topics
     import isotherm
-    from isotherm.topics.dpfa.chain import DPFAChain
+    from isotherm.topics.dpfa.initialization import learn_start
     from isotherm.topics.dpfa.model import DPFA
-    from isotherm.topics.dpfa.score import DPFAScore
-    from isotherm.topics.dpfa.start import learn_start
+    from isotherm.topics.dpfa.perplexity import DPFAScore
+    from isotherm.topics.dpfa.sgmcmc import DPFAChain
 
     model = DPFA(stream.num_words, LAYERS, BETA, p=None)
     documents = stream.batches(BATCH)
@@ -65,7 +65,7 @@ def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> Non
 
 
 def lda(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
-    """Give the stream to `ThermostatLDA` with its defaults."""
+    """Give the stream to `BayesianLDA` with its defaults."""
 
     def looked(look: Callable) -> dict:
         from isotherm.topics.perplexity import perplexity
@@ -108,8 +108,8 @@ class Watch:
     """Told after every batch how many documents were seen, and how to look; keeps the clock of the scores apart."""
 
     def __init__(self, name: str, seed: int, total: int) -> None:
-        from isotherm.topics.corpora import load_wiki
         from isotherm.topics.corpus import completion
+        from isotherm.topics.corpus_readers import load_wiki
 
         self.name, self.seed, self.total = name, seed, total
         self.split = completion(load_wiki("test"), observed=0.8, seed=0)
@@ -151,7 +151,7 @@ def play(name: str, total: int, seed: int) -> list[dict]:
     """Run one contestant through the stream."""
     import warnings
 
-    from isotherm.topics.corpora import stream_wiki
+    from isotherm.topics.corpus_readers import stream_wiki
 
     warnings.simplefilter("ignore")
     watch = Watch(name, seed, total)

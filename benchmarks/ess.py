@@ -150,7 +150,7 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
     rows = []
     for name, found in rounds.items():
         draws = np.concatenate([draws for draws, *_ in found])
-        effective = [float(np.median(isotherm.ess(draws))) for draws, *_ in found]
+        effective = [float(np.median(isotherm.diagnostics.ess(draws))) for draws, *_ in found]
         speeds = [e / seconds for e, (_, seconds, _) in zip(effective, found, strict=True)]
         speed, warm_up = float(np.median(speeds)), contestants[name].warm_up
         rows.append(
@@ -159,7 +159,7 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
                 "rows": len(data[1]),
                 "contestant": name,
                 "ESS of a round": float(np.median(effective)),
-                "R-hat, largest": float(np.max(isotherm.rhat(draws))),
+                "R-hat, largest": float(np.max(isotherm.diagnostics.rhat(draws))),
                 "warm-up (s)": warm_up,
                 "ESS per second": speed,
                 "lowest": min(speeds),

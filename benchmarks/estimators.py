@@ -23,9 +23,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from isotherm import BayesianLinearRegression, BayesianLogisticRegression
 from isotherm.data.libsvm import load_a9a
 from isotherm.diagnostics.convergence import ess
-from isotherm.estimators.axes import times
-from isotherm.models.hmc import Hill, hmc, logistic_hill
-from isotherm.models.references import ReferencePosterior, linear_posterior_half_cauchy
+from isotherm.estimators.design_svd import times
+from isotherm.references.conjugate import linear_posterior_half_cauchy
+from isotherm.references.hmc import Hill, hmc, logistic_hill
+from isotherm.references.logistic import ReferencePosterior
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PRIOR_VARIANCE = 6.25

@@ -66,17 +66,17 @@ def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: 
     def run():
         return isotherm.sample(
             jax.random.key(0), sampler, jnp.zeros(features), batches, num_draws=steps // 50, thin=50,
-            num_chains=chains, collect={"moments": isotherm.moments()}, progress=False,
+            num_chains=chains, collect={"moments": isotherm.collect.moments()}, progress=False,
         )  # fmt: skip
 
     return measured(run, steps, before)
 
 
 def topics(num_topics: int = 50, vocabulary: int = 10_000, documents: int = 100) -> dict:
-    """Give a batch of documents of 100 tokens to `ThermostatLDA.partial_fit`; a step is a document."""
+    """Give a batch of documents of 100 tokens to `BayesianLDA.partial_fit`; a step is a document."""
     import scipy.sparse
 
-    from isotherm import ThermostatLDA
+    from isotherm import BayesianLDA
 
     before = ready()
     rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def topics(num_topics: int = 50, vocabulary: int = 10_000, documents: int = 100)
     )  # some are much more common
     where = (np.repeat(np.arange(documents), 100), words.ravel())
     counts = scipy.sparse.csr_matrix((np.ones(words.size, int), where), (documents, vocabulary))
-    model = ThermostatLDA(num_topics, random_state=0)
+    model = BayesianLDA(num_topics, random_state=0)
     return measured(lambda: model.partial_fit(counts), documents, before)
 
 

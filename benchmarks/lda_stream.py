@@ -1,4 +1,4 @@
-"""Online LDA on a stream of Wikipedia articles: `ThermostatLDA.partial_fit` beside scikit-learn and gensim.
+"""Online LDA on a stream of Wikipedia articles: `BayesianLDA.partial_fit` beside scikit-learn and gensim.
 
 Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a time, once. Priors are the
 same for all (0.1 for documents, 0.05 for words); everything else is everybody's default, except that scikit-learn and
@@ -37,9 +37,9 @@ Watch = Callable[[int, Callable], None]
 
 def ours(num_topics: int, stream, total: int, seed: int, watch: Watch, **settings) -> None:
     """Give the stream to isotherm's estimator with its defaults, or another sampler."""
-    from isotherm.estimators.topics import ThermostatLDA
+    from isotherm.topics.estimators.lda import BayesianLDA
 
-    model = ThermostatLDA(
+    model = BayesianLDA(
         num_topics, doc_topic_prior=ALPHA, topic_word_prior=BETA, random_state=seed, **settings
     )
     for first, counts in batches(stream, total):
@@ -130,8 +130,8 @@ def play(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[d
     """Run one contestant through the stream and score it at the marks."""
     import warnings
 
-    from isotherm.topics.corpora import load_wiki, stream_wiki
     from isotherm.topics.corpus import completion
+    from isotherm.topics.corpus_readers import load_wiki, stream_wiki
     from isotherm.topics.layout import as_topics
     from isotherm.topics.perplexity import perplexity
 

@@ -112,11 +112,11 @@ def sampled(sampler: isotherm.Sampler, position, batches, steps: int) -> Contest
     """Compile isotherm's own loop, from a position to the state after the last step."""
 
     def chain(position, batches):
-        return isotherm.chain(
+        return isotherm.run_chain(
             jax.random.key(0), sampler, position, batches, num_draws=1, thin=steps
         )[1]
 
-    return compiled(chain, position, batches, steps, 1, isotherm.compiler_options())
+    return compiled(chain, position, batches, steps, 1, isotherm.loop.compiler_options())
 
 
 def compiled(chain: Callable, state, batches, steps: int, gradients: int, options) -> Contestant:
@@ -142,7 +142,7 @@ def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
         return optax.apply_updates(position, updates), memory
 
     start = (position, optimizer.init(position))
-    wide = isotherm.compiler_options()
+    wide = isotherm.loop.compiler_options()
     found = {
         SGD: scanned(sgd, start, batches, steps),
         f"{SGD}, widest vectors": scanned(sgd, start, batches, steps, options=wide),

@@ -10,7 +10,7 @@ from reporting import RESULTS, save
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.files import write_json
+from isotherm.io.files import write_json
 
 RESULT = RESULTS / "networks_speed.json"
 TIME, FASTEST = "over SGD, median of rounds", "ms per step, fastest"

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.topics import layout
-from isotherm.topics.corpora import load_icml, load_wiki
 from isotherm.topics.corpus import Corpus, completion, train_test
+from isotherm.topics.corpus_readers import load_icml, load_wiki
+from isotherm.topics.expected_counts import gibbs_counts
 from isotherm.topics.gibbs import GibbsLDA
-from isotherm.topics.inference import gibbs_counts
 from isotherm.topics.perplexity import CompletionScore, perplexity, unigram
 
 ALPHA, BETA = 0.1, 0.05

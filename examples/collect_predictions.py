@@ -39,12 +39,14 @@ start = {k: jax.random.normal(jax.random.fold_in(key, i), (HIDDEN,)) for i, k in
 grad_fn = isotherm.minibatch_gradient(log_likelihood, log_prior, data_size=len(x))
 batches = isotherm.independent_batches((x, y), batch_size=50)
 mode = isotherm.find_mode(key, grad_fn, start, batches)
-noise = isotherm.gradient_noise(key, grad_fn, mode, lambda k: batches.batch(k, 0))
-print(f"largest C = h²σ²/4 at the mode: {isotherm.noise_ratio(STEP, noise).max.max():.2f}")
+noise = isotherm.diagnostics.gradient_noise(key, grad_fn, mode, lambda k: batches.batch(k, 0))
+print(
+    f"largest C = h²σ²/4 at the mode: {isotherm.diagnostics.noise_ratio(STEP, noise).max.max():.2f}"
+)
 
 keep = {
-    "curve": isotherm.draws(lambda params: predict(params, grid)),
-    "above": isotherm.average(lambda params: predict(params, grid) > 0),
+    "curve": isotherm.collect.draws(lambda params: predict(params, grid)),
+    "above": isotherm.collect.average(lambda params: predict(params, grid) > 0),
 }
 run = isotherm.sample(
     key, isotherm.msgnht(grad_fn, STEP, diffusion=1.0), mode, batches,
@@ -52,7 +54,7 @@ run = isotherm.sample(
 )  # fmt: skip
 curve = run.collected["curve"]
 table = [grid, np.sin(4 * grid), curve.mean((0, 1)), curve.std((0, 1))]
-table += [run.collected["above"].mean(0), isotherm.rhat(curve)]
+table += [run.collected["above"].mean(0), isotherm.diagnostics.rhat(curve)]
 print("     x  truth   mean     sd  P(>0)   rhat")
 for row in np.array(table).T:
     print(*(f"{number:6.2f}" for number in row))

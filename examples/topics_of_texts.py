@@ -13,7 +13,7 @@ from pydoc_data.topics import topics as python_help
 import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
 
-from isotherm import ThermostatLDA
+from isotherm import BayesianLDA
 
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 num_topics = int(sys.argv[2]) if len(sys.argv) > 2 else 6
@@ -31,7 +31,7 @@ words = reader.get_feature_names_out()
 held_out = np.arange(len(texts)) % 10 == 9
 print(f"{len(texts)} texts, {len(words)} words, {counts.sum()} tokens")
 
-model = ThermostatLDA(num_topics, max_iter=50, random_state=0)
+model = BayesianLDA(num_topics, max_iter=50, random_state=0)
 model.fit(counts[~held_out])
 print(
     f"perplexity of {held_out.sum()} texts it has not seen: {model.perplexity(counts[held_out]):.0f}"

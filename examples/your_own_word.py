@@ -20,11 +20,11 @@ MINE = "DAKOKAD"
 # A word that cannot be a sampler is refused, with a reason.
 for wrong in ("DAKO", "ADBDA", "ABZBA"):
     try:
-        isotherm.parse(wrong)
+        isotherm.parse_integrator(wrong)
     except ValueError as error:
         print(error)
 
-word = isotherm.parse(MINE)
+word = isotherm.parse_integrator(MINE)
 proof = local_order(word.letters)  # by algebra, for any potential
 print(f"\n{MINE}: {word.num_gradients} gradient per step, order {proof.order}")
 moments = list(proof.leading_error)
@@ -41,7 +41,7 @@ for name in (MINE, "ABOBA", "euler"):
     )
     run = isotherm.sample(
         key, sampler, start, isotherm.no_batches(), num_draws=4000, thin=2, num_chains=500,
-        position_per_chain=True, collect={"square": isotherm.average(jnp.square)},
+        position_per_chain=True, collect={"square": isotherm.collect.average(jnp.square)},
     )  # fmt: skip
     squares = np.asarray(run.collected["square"], np.float64)
     print(f"    {name:8} {squares.mean():.3f} ± {squares.std() / np.sqrt(len(squares)):.3f}")

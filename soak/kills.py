@@ -28,7 +28,7 @@ def work(name: str, folder: Path, mutant: bool) -> None:
     import jax
     import programs
 
-    from isotherm.files import atomically
+    from isotherm.io.files import atomically
 
     jax.config.update("jax_compilation_cache_dir", str(folder.parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

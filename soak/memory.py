@@ -70,11 +70,11 @@ def run(folder: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2000, 10)).astype(np.float32)
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
-    network = isotherm.mlp((10, 32, 2))
+    network = isotherm.models.mlp((10, 32, 2))
     sampler = isotherm.msgnht(network.gradient(data_size=2000), 0.002, 5.0)
     isotherm.sample(
         jax.random.key(0), sampler, network.init(jax.random.key(1)), isotherm.independent_batches((x, y), 50),
-        num_draws=10**6, thin=2000, num_chains=2, collect={"moments": isotherm.moments()},
+        num_draws=10**6, thin=2000, num_chains=2, collect={"moments": isotherm.collect.moments()},
         checkpoint=folder, checkpoint_seconds=1, progress=False,
     )  # fmt: skip
 

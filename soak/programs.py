@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import isotherm
-from isotherm.experiments.runner import execute
-from isotherm.experiments.shelf import Shelf
 from isotherm.loop import chunks
 from isotherm.loop.chains import Chains
 from isotherm.models import logistic as model
-from isotherm.topics.dpfa.chain import DPFAChain
+from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.runner import execute
 from isotherm.topics.dpfa.model import DPFA
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 
@@ -34,7 +34,7 @@ def sampled(
 ) -> Arrays:
     """Run two chains with checkpoints, and give everything that they leave."""
     chunks.CHUNK_SECONDS = CHUNK_SECONDS
-    collect = {"draws": isotherm.draws(), "moments": isotherm.moments()}
+    collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
     run = isotherm.sample(
         jax.random.key(7), sampler, position, isotherm.independent_batches(data, 20),
         num_draws=num_draws, thin=thin, burn_in=300, num_chains=2, collect=collect,
@@ -60,7 +60,7 @@ def mlp(folder: Path) -> Arrays:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((500, 8)).astype(np.float32)
     y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32)
-    network = isotherm.mlp((8, 10, 2))
+    network = isotherm.models.mlp((8, 10, 2))
     sampler = isotherm.sghmc(network.gradient(data_size=500), 0.005, friction=5.0)
     return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
 

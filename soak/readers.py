@@ -80,8 +80,8 @@ def agree(one: Any, other: Any) -> None:
 
 def make_streamed() -> Callable[[Path], Any]:
     """Give a function that reads a file of counts two documents at a time."""
-    from isotherm.data.counts import stack
     from isotherm.data.shards import Shards
+    from isotherm.data.word_counts import stack
 
     def streamed(path: Path) -> Any:
         parts = [batch.counts for batch in Shards([path], WORDS).batches(2)]
@@ -121,7 +121,7 @@ def _libsvm() -> Reader:
 
 
 def _ldac() -> Reader:
-    from isotherm.data.bags import read_ldac
+    from isotherm.data.bag_of_words import read_ldac
 
     streamed = make_streamed()
 
@@ -141,7 +141,7 @@ def _ldac() -> Reader:
 
 
 def _matrix_market() -> Reader:
-    from isotherm.data.bags import read_matrix_market
+    from isotherm.data.bag_of_words import read_matrix_market
 
     def seeds() -> list[bytes]:
         head = b"%%MatrixMarket matrix "
@@ -169,7 +169,7 @@ def _matrix_market() -> Reader:
 
 
 def _npz() -> Reader:
-    from isotherm.data.bags import read_npz
+    from isotherm.data.bag_of_words import read_npz
 
     streamed = make_streamed()
     names = ("indptr", "indices", "data", "format", "shape")
@@ -227,7 +227,7 @@ def _npz() -> Reader:
 
 
 def _vocabulary() -> Reader:
-    from isotherm.data.bags import read_vocabulary
+    from isotherm.data.bag_of_words import read_vocabulary
     from isotherm.data.wikipedia import read_words
 
     def read(data: bytes, folder: Any) -> str:

@@ -24,4 +24,6 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
     """Begin with the long ones, so that two processes end together."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/experiments", "tests/docs")))
+    items.sort(
+        key=lambda item: not item.nodeid.startswith(("tests/paper/experiments", "tests/docs"))
+    )

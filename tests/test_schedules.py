@@ -11,7 +11,9 @@ LONG = [2**31, 2**40, 2**63, 10**400, np.int64(2**40), np.uint64(2**63), 1e30]
 
 
 @pytest.mark.parametrize("long", LONG, ids=lambda n: f"{type(n).__name__}{len(str(n))}")
-@pytest.mark.parametrize("make", [isotherm.halving, isotherm.polynomial, isotherm.cyclical])
+@pytest.mark.parametrize(
+    "make", [isotherm.schedules.halving, isotherm.schedules.polynomial, isotherm.schedules.cyclical]
+)
 def test_a_period_that_never_ends_is_no_period(make, long):
     schedule = make(0.5, long)
     for t in (0, 7, 10**6):
@@ -20,17 +22,17 @@ def test_a_period_that_never_ends_is_no_period(make, long):
 
 
 def test_the_longest_whole_number_is_kept():
-    schedule = isotherm.halving(0.5, 2**31 - 1)
+    schedule = isotherm.schedules.halving(0.5, 2**31 - 1)
     assert [float(schedule(t)) for t in (0, 2**31 - 2, 2**31 - 1)] == [0.5, 0.5, 0.25]
 
 
 def test_short_ones_follow_their_formulas():
     steps = np.arange(50)
-    halved = [float(isotherm.halving(0.8, 20)(t)) for t in steps]
+    halved = [float(isotherm.schedules.halving(0.8, 20)(t)) for t in steps]
     np.testing.assert_allclose(halved, np.repeat([0.8, 0.4, 0.2], [20, 20, 10]), rtol=1e-6)
-    decayed = jax.vmap(isotherm.polynomial(0.8, 4, 0.6))(steps)
+    decayed = jax.vmap(isotherm.schedules.polynomial(0.8, 4, 0.6))(steps)
     np.testing.assert_allclose(decayed, 0.8 * (1 + steps / 4) ** -0.6, rtol=1e-5)
-    waves = jax.vmap(isotherm.cyclical(0.8, 20, 0.1))(steps)
+    waves = jax.vmap(isotherm.schedules.cyclical(0.8, 20, 0.1))(steps)
     np.testing.assert_allclose(
         waves, 0.1 + 0.35 * (1 + np.cos(np.pi * (steps % 20) / 20)), rtol=1e-5
     )
@@ -41,13 +43,13 @@ def test_other_settings_are_numbers_that_jax_has():
     for big in (2**31, 2**63, np.int64(2**40), -(2**63)):
         for make, name in (
             (lambda h: isotherm.sgld(lambda x, batch: -x, h), "step_size"),
-            (lambda h: isotherm.halving(h, 3), "step_size"),
-            (lambda f: isotherm.cyclical(0.1, 3, f), "floor"),
+            (lambda h: isotherm.schedules.halving(h, 3), "step_size"),
+            (lambda f: isotherm.schedules.cyclical(0.1, 3, f), "floor"),
             (lambda d: isotherm.msgnht(lambda x, batch: -x, 0.1, d), "diffusion"),
         ):
             with pytest.raises(ValueError, match=f"`{name}` must fit into 32 bits or have a dec"):
                 make(big)
-    assert float(isotherm.halving(2.0**63, 1)(1)) == 2.0**62
+    assert float(isotherm.schedules.halving(2.0**63, 1)(1)) == 2.0**62
 
 
 @pytest.mark.parametrize("bad", [0, -1, -(2**31) + 1, np.nan, np.inf, "2", None, 1j])

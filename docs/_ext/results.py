@@ -20,9 +20,9 @@ from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from measured import dress, read, source, spell
 
-from isotherm.experiments.registry import EXPERIMENTS
-from isotherm.report.page import build
-from isotherm.report.text import cell, columns, is_numeric, tables
+from isotherm.paper.experiments.registry import EXPERIMENTS
+from isotherm.paper.report.page import build
+from isotherm.paper.report.text import cell, columns, is_numeric, tables
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isotherm.elementary import normal_quantile
+from isotherm.fast_math import normal_quantile
 from isotherm.types import ArrayTree, Key
 
 Noise = Callable[[Key, ArrayTree], ArrayTree]

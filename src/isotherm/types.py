@@ -30,6 +30,19 @@ Schedule = Callable[[jax.Array], Scalar]
 ScalarOrSchedule = Scalar | Schedule
 
 
+class BatchPolicy(Protocol):
+    """Anything that can give the batch of a step; a pytree, so that its data can be an argument."""
+
+    @property
+    def policy(self) -> str:
+        """The policy's name, for messages."""
+        ...
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Give the batch of step `step_index` for the chain with this key."""
+        ...
+
+
 class State(Protocol):
     """What every sampler's state can be asked for."""
 

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from isotherm.cli.app import app
-from isotherm.experiments import registry
+from isotherm.paper.experiments import registry
 
 FAKE = '''
 """Does the command line tell the truth about [bold]fakes[/]?"""
 from dataclasses import dataclass
-from isotherm.experiments.contract import Claim
+from isotherm.paper.experiments.contract import Claim
 import numpy as np
 
 @dataclass(frozen=True)

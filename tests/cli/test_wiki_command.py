@@ -10,7 +10,7 @@ import wikis
 from isotherm.cli import wiki
 from isotherm.cli.app import app
 from isotherm.data import wikipedia
-from isotherm.topics.corpora import open_stream
+from isotherm.topics.corpus_readers import open_stream
 
 
 def build_wiki(folder, *options, dump="toy-multistream.xml.bz2"):

@@ -10,8 +10,8 @@ import pytest
 import sklearn.datasets
 from scipy import sparse
 
-from isotherm.data import bags, idx
-from isotherm.data.bags import read_ldac, read_matrix_market, read_npz
+from isotherm.data import bag_of_words, idx
+from isotherm.data.bag_of_words import read_ldac, read_matrix_market, read_npz
 from isotherm.data.idx import read_idx
 from isotherm.data.libsvm import read_libsvm
 from isotherm.data.shards import Shards, StreamError
@@ -50,14 +50,14 @@ def test_a_stream_whose_file_shrinks(tmp_path, name, share):
 
 
 def test_text_that_is_cut_at_the_end_of_a_line_while_it_is_read(tmp_path, monkeypatch):
-    path, parse = write(tmp_path / "a.ldac"), bags.parse_ldac
+    path, parse = write(tmp_path / "a.ldac"), bag_of_words.parse_ldac
     keep = path.read_bytes().find(b"\n", 20_000) + 1
 
     def cut_and_parse(line):
         os.truncate(path, keep)
         return parse(line)
 
-    monkeypatch.setattr(bags, "parse_ldac", cut_and_parse)
+    monkeypatch.setattr(bag_of_words, "parse_ldac", cut_and_parse)
     with pytest.raises(ValueError, match="was changed while it was read"):
         read_ldac(path)
 

@@ -15,7 +15,7 @@ from scipy import sparse
 
 import wikis
 from isotherm.data import registry, wikidump, wikipedia
-from isotherm.data.bags import read_npz
+from isotherm.data.bag_of_words import read_npz
 from isotherm.data.shards import Shards
 from isotherm.data.wikipedia import Tally, build_shards, read_words
 
@@ -105,7 +105,7 @@ def test_killed_at_any_write_it_goes_on_to_the_same_shards(tmp_path, monkeypatch
         if writes == deadline:
             raise Killed
 
-    monkeypatch.setattr("isotherm.files.os.replace", kill)
+    monkeypatch.setattr("isotherm.io.files.os.replace", kill)
     kills = 0
     while True:
         deadline, writes = 1 + kills % 4, 0

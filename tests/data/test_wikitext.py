@@ -4,7 +4,15 @@ import time
 
 import pytest
 
-from isotherm.data.wikitext import DEEPEST, LONGEST, bag, is_monstrous, strip, strip_plainly, tokens
+from isotherm.data.wikitext import (
+    DEEPEST,
+    LONGEST,
+    bag,
+    is_monstrous,
+    strip,
+    strip_plainly,
+    tokens,
+)
 
 HIDDEN = frozenset({"file", "image", "category"})
 

@@ -10,7 +10,7 @@ from scipy import linalg, optimize, stats
 
 import isotherm
 from isotherm import random
-from isotherm.diagnostics.gradient_noise import (
+from isotherm.diagnostics.noise import (
     euler_lifetime,
     gradient_noise,
     largest_step_size,
@@ -155,7 +155,7 @@ def test_the_lifetime_of_euler(key, kick, h, diffusion):
     sampler = isotherm.msgnht(lambda x, noise: sigma * noise, h, diffusion, integrator="euler")
     batches = isotherm.generated_batches(lambda key, t: random.gaussian(key, jnp.zeros(200)))
     thin = max(int(expected / 100), 1)
-    draws, _ = isotherm.chain(key, sampler, jnp.zeros(200), batches, num_draws=300, thin=thin)
+    draws, _ = isotherm.run_chain(key, sampler, jnp.zeros(200), batches, num_draws=300, thin=thin)
     lived = np.isfinite(draws).sum(0) * thin
     assert lived.max() < 300 * thin
     assert np.median(lived) / expected == pytest.approx(1, abs=0.1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isotherm.diagnostics.ksd import ksd, ksd_floor
+from isotherm.diagnostics.stein_discrepancy import ksd, ksd_floor
 
 KEY = jax.random.key(0)
 

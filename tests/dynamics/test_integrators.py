@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import isotherm
-from isotherm.dynamics.integrators import NAMED_WORDS, is_palindrome, parse
+from isotherm.dynamics.integrators import NAMED_WORDS, is_palindrome, parse_integrator
 from isotherm.dynamics.thermostats import _exponential_action, _shrinkage
 
 
 @pytest.mark.parametrize("word", NAMED_WORDS)
 def test_named_words_are_palindromes_with_one_gradient(word):
-    integrator = parse(word)
+    integrator = parse_integrator(word)
     assert integrator.order == 2
     assert integrator.num_gradients == 1
     durations = {}
@@ -23,12 +23,12 @@ def test_named_words_are_palindromes_with_one_gradient(word):
 
 
 def test_gradients_are_counted_over_the_whole_cycle():
-    assert parse("euler").num_gradients == 1
-    assert parse("euler").order == 1
-    assert parse("ADKBNBKDA").num_gradients == 1  # both kicks at the same position
-    assert parse("KADBNBDAK").num_gradients == 1  # the last kick opens the next step
-    assert parse("AKADODAKA").num_gradients == 2
-    assert parse("ADBKN", symmetric=False).order == 1
+    assert parse_integrator("euler").num_gradients == 1
+    assert parse_integrator("euler").order == 1
+    assert parse_integrator("ADKBNBKDA").num_gradients == 1  # both kicks at the same position
+    assert parse_integrator("KADBNBDAK").num_gradients == 1  # the last kick opens the next step
+    assert parse_integrator("AKADODAKA").num_gradients == 2
+    assert parse_integrator("ADBKN", symmetric=False).order == 1
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_gradients_are_counted_over_the_whole_cycle():
 )
 def test_what_is_not_a_sampler_is_refused(word, message):
     with pytest.raises(ValueError, match=message):
-        parse(word)
+        parse_integrator(word)
 
 
 def test_a_word_that_never_heats_is_refused_for_a_thermostat_only():

@@ -10,15 +10,18 @@ import pytest
 import sympy
 
 from isotherm import random
-from isotherm.dynamics import flows, measure, thermostats
-from isotherm.dynamics.integrators import Integrator, parse
+from isotherm.dynamics import flows, measured_order, thermostats
+from isotherm.dynamics.integrators import Integrator, parse_integrator
 from isotherm.dynamics.langevin import langevin
-from isotherm.dynamics.measure import local_errors, power_law, time_average
+from isotherm.dynamics.measured_order import local_errors, power_law, time_average
 from isotherm.dynamics.order import THERMOSTATS, local_order
 from isotherm.models import double_well
 
 STEP_SIZES = (0.002, 0.004, 0.008)
-WORDS = [parse(word, symmetric=False) for word in ("euler", "ADBKN", "ABOBA", "BADODAB", "OBABO")]
+WORDS = [
+    parse_integrator(word, symmetric=False)
+    for word in ("euler", "ADBKN", "ABOBA", "BADODAB", "OBABO")
+]
 
 
 def wells(x):
@@ -41,14 +44,14 @@ def test_slopes_are_the_order_plus_one_with_either_noise(thermostat):
 def symbol_of_the_error(word, noise):
     """Evaluate the leading error that the algebra gives, at the point where it is measured."""
     with jax.enable_x64(True):
-        start = measure._start("per_coordinate")
-        state = measure._flat(*start)
-        wave = measure._numbers(state.size, 4)
-        jets = measure._derivatives(wells, state[:2])
+        start = measured_order._start("per_coordinate")
+        state = measured_order._flat(*start)
+        wave = measured_order._numbers(state.size, 4)
+        jets = measured_order._derivatives(wells, state[:2])
     names = ["theta1", "theta2", "p1", "p2", "xi1", "xi2"]
     k = dict(zip(names, 1j * wave, strict=True))
-    sigma = (2 * measure.DIFFUSION * measure.TEMPERATURE) ** 0.5
-    numbers = {"sigma": sigma, "T": measure.TEMPERATURE, "mu": measure.MASS, **jets}
+    sigma = (2 * measured_order.DIFFUSION * measured_order.TEMPERATURE) ** 0.5
+    numbers = {"sigma": sigma, "T": measured_order.TEMPERATURE, "mu": measured_order.MASS, **jets}
     numbers |= dict(zip(names, state.tolist(), strict=True))
     total = 0
     for moment, error in local_order(word.letters, noise=noise).leading_error.items():
@@ -62,7 +65,7 @@ def symbol_of_the_error(word, noise):
 def test_the_code_errs_by_as_much_as_the_algebra_says(word):
     h = 0.0005
     errors = local_errors([word], "per_coordinate", wells, [h])[0, :, 0]
-    for error, noise in zip(errors, measure.NODES, strict=True):
+    for error, noise in zip(errors, measured_order.NODES, strict=True):
         assert error == pytest.approx(
             symbol_of_the_error(word, noise) * h ** (word.order + 1), rel=0.01
         )

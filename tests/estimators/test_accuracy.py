@@ -27,11 +27,8 @@ import isotherm
 from isotherm import BayesianLinearRegression, BayesianLogisticRegression
 from isotherm.data.libsvm import load_a9a
 from isotherm.models.logistic import log_likelihood, log_prior
-from isotherm.models.references import (
-    linear_posterior,
-    linear_posterior_half_cauchy,
-    logistic_posterior,
-)
+from isotherm.references.conjugate import linear_posterior, linear_posterior_half_cauchy
+from isotherm.references.logistic import logistic_posterior
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHARED = Path(__file__).parents[3] / "shared" / "data"

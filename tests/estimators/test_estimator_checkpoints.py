@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isotherm import BayesianLinearRegression
-from isotherm.checkpoint import Keeper
+from isotherm.loop.checkpoint import Keeper
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

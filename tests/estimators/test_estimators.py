@@ -13,7 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from troubled_tables import classes
 
-from isotherm import BayesianLinearRegression, BayesianLogisticRegression, HealthWarning
+from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm.exceptions import HealthWarning
 
 SHORT = {"num_draws": 30, "num_chains": 2, "random_state": 0}
 X, Y = classes(2)

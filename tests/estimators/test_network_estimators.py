@@ -5,8 +5,9 @@ import pytest
 from sklearn.datasets import make_moons
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
-from isotherm.estimators.network_target import Shape, _rounded
-from isotherm.models.references import linear_posterior_half_cauchy, logistic_posterior
+from isotherm.estimators.network_posterior import Shape, _rounded
+from isotherm.references.conjugate import linear_posterior_half_cauchy
+from isotherm.references.logistic import logistic_posterior
 
 
 def rows(size=60, seed=0):

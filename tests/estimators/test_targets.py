@@ -7,11 +7,15 @@ import pytest
 from scipy import stats
 from troubled_tables import classes
 
-from isotherm.estimators.axes import gather, principal_axes, times
-from isotherm.estimators.linear_target import NoiseStatistics, linear_target, log_noise_density
-from isotherm.estimators.lines import draw_lines, gradient, on_device
-from isotherm.estimators.logistic_target import logistic_target
-from isotherm.estimators.plan import choose_batches
+from isotherm.estimators.design_svd import gather, principal_axes, times
+from isotherm.estimators.linear_posterior import (
+    NoiseStatistics,
+    linear_target,
+    log_noise_density,
+)
+from isotherm.estimators.logistic_posterior import logistic_target
+from isotherm.estimators.logistic_surrogate import draw_lines, gradient, on_device
+from isotherm.estimators.logistic_tuning import choose_batches
 from isotherm.models import linear, logistic
 
 SETTINGS = {"prior_variance": 6.25, "standardize": True, "fit_intercept": True}

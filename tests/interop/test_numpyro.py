@@ -190,7 +190,7 @@ def test_draws_can_be_constrained_while_they_are_made(key):
     run = isotherm.sample(
         key, isotherm.msgnht(target.gradient(5), 0.05), STARTS[waiting],
         isotherm.full_batch((WAITS,)), num_draws=5,
-        collect={"value": isotherm.draws(target.constrain), "draws": isotherm.draws()},
+        collect={"value": isotherm.collect.draws(target.constrain), "draws": isotherm.collect.draws()},
     )  # fmt: skip
     np.testing.assert_allclose(run.collected["value"]["rate"], np.exp(run.draws["rate"]), 1e-6)
 

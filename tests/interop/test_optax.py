@@ -100,7 +100,7 @@ for batch in stream:
 
 
 def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
-    """The script's text is the same but for one line; its draws are those of `isotherm.chain`."""
+    """The script's text is the same but for one line; its draws are those of `isotherm.run_chain`."""
     size, x = 40, jax.random.normal(key, (40, 2))
     network, num_steps = mlp((2, 8, 3)), 25
     batches = isotherm.independent_batches((x, jnp.arange(size) % 3), batch_size=10)
@@ -124,7 +124,7 @@ def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
     found = [state.position for _, state in run(changed)[1:]]  # the first update only moves
     sampler = isotherm.msgnht(network.gradient(size), 0.02)
     draws, _ = jax.jit(
-        lambda: isotherm.chain(key, sampler, network.init(key), batches, num_draws=num_steps)
+        lambda: isotherm.run_chain(key, sampler, network.init(key), batches, num_draws=num_steps)
     )()
     for i, leaves in enumerate(map(jax.tree.leaves, found)):
         for ours, theirs in zip(leaves, jax.tree.leaves(draws), strict=True):

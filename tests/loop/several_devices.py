@@ -21,7 +21,7 @@ from isotherm.loop import chunks, devices
 KEY = jax.random.key
 X = np.sin(np.arange(120.0, dtype=np.float32)).reshape(40, 3)
 Y = X @ np.ones(3, np.float32)
-COLLECT = {"draws": isotherm.draws(), "moments": isotherm.moments()}
+COLLECT = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
 
 
 def grad_fn(position, batch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import isotherm
 from isotherm.loop.arguments import count
 
-DOCUMENTED = (ValueError, isotherm.DivergedError)
+DOCUMENTED = (ValueError, isotherm.exceptions.DivergedError)
 KEY = jax.random.key(0)
 QUICK = settings(
     max_examples=60, deadline=None, derandomize=True, database=None,
@@ -76,10 +76,10 @@ def test_positions_of_any_kind(position):
     found = attempt(position=position)
     numbers = jax.tree.leaves(position)
     if numbers and all(is_good(leaf) for leaf in numbers):
-        assert isinstance(found, isotherm.Run | isotherm.DivergedError)
+        assert isinstance(found, isotherm.loop.Run | isotherm.exceptions.DivergedError)
     else:
         assert isinstance(found, ValueError)
-    if isinstance(found, isotherm.Run):
+    if isinstance(found, isotherm.loop.Run):
         shapes = [np.shape(leaf) for leaf in numbers]
         assert [leaf.shape for leaf in jax.tree.leaves(found.draws)] == [(1, 1, *s) for s in shapes]
         assert jax.tree.structure(found.draws) == jax.tree.structure(position)
@@ -130,7 +130,7 @@ def test_whole_numbers_of_any_type_will_do():
                 object(),
                 [1],
                 {"a": 1},
-                {1: isotherm.draws()},
+                {1: isotherm.collect.draws()},
                 np.zeros(2),
                 np.nan,
             ),
@@ -145,7 +145,7 @@ def test_everything_else_of_any_kind(name, value):
     except TypeError:
         assert name == "sampler" and callable(value)  # a function that is not one of a factor
         return
-    assert isinstance(found, isotherm.Run if good else ValueError)
+    assert isinstance(found, isotherm.loop.Run if good else ValueError)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
@@ -153,5 +153,5 @@ def test_data_that_are_not_finite_end_in_a_divergence_that_says_so(bad):
     x = jnp.array([1.0, bad])
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: -(m**2), 2)
     found = attempt(isotherm.sgld(grad_fn, 0.1), position=0.0, batches=isotherm.full_batch(x), num_draws=9)  # fmt: skip
-    assert isinstance(found, isotherm.DivergedError) or np.isfinite(found.draws).all()
-    assert np.isfinite(bad) or isinstance(found, isotherm.DivergedError)
+    assert isinstance(found, isotherm.exceptions.DivergedError) or np.isfinite(found.draws).all()
+    assert np.isfinite(bad) or isinstance(found, isotherm.exceptions.DivergedError)

@@ -142,7 +142,7 @@ def test_only_broken_connections_between_processes_are_called_so():
     there.several = True
     with pytest.raises(ValueError, match=r"^bad$"), there.together():
         raise ValueError("bad")
-    with pytest.raises(isotherm.LostProcessError, match="Gloo"), there.together():
+    with pytest.raises(isotherm.exceptions.LostProcessError, match="Gloo"), there.together():
         raise ValueError("UNKNOWN: Gloo all-reduce failed: connection reset\nand more")
     there.several = False
     with pytest.raises(ValueError, match=r"^UNKNOWN"), there.together():

@@ -39,7 +39,7 @@ HOT = isotherm.sghmc(HEATED, 0.1)
 
 def test_momenta_that_are_too_hot_are_called_so_once_and_by_their_number(key):
     """Fixed friction cannot absorb noise: its temperature is 1 + h σ² / 2γ = 2."""
-    with pytest.warns(isotherm.HealthWarning) as said:
+    with pytest.warns(isotherm.exceptions.HealthWarning) as said:
         found = run(key, HOT, NOISE, num_draws=2000)
     (only,) = said
     assert only.filename == __file__
@@ -56,7 +56,9 @@ def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
     sigma = {"ABOBA": 22.0, "euler": 8.0}[integrator]
     grad_fn, batches = noisy(sigma)
     sampler = isotherm.msgnht(grad_fn, 0.1, integrator=integrator)
-    with pytest.warns(isotherm.HealthWarning, match=f"positions .* % too {word}") as said:
+    with pytest.warns(
+        isotherm.exceptions.HealthWarning, match=f"positions .* % too {word}"
+    ) as said:
         found = run(key, sampler, batches, num_draws=1000)
     total = (0.1**2 * sigma**2 + 2 * 0.1) / 4  # injected noise included
     ratio = float(str(said[0].message).split("4T is ")[1].split(")")[0])
@@ -137,6 +139,6 @@ def test_noise_free_targets_end_with_a_warning():
     model = isotherm.BayesianMLPRegressor((5,), num_draws=250, num_chains=1, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", isotherm.HealthWarning)
-        with pytest.raises(isotherm.HealthWarning, match="too cold"):
+        warnings.simplefilter("error", isotherm.exceptions.HealthWarning)
+        with pytest.raises(isotherm.exceptions.HealthWarning, match="too cold"):
             model.fit(x, 2 * x[:, 0] - 1)

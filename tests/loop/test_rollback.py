@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import isotherm
-from isotherm.checkpoint import Keeper
 from isotherm.loop import chunks
+from isotherm.loop.checkpoint import Keeper
 from laws import FALSE_ALARM, Gaussian, gaussian_law, gaussian_p_value
 
 NONE = isotherm.no_batches()
@@ -48,7 +48,7 @@ def test_a_start_that_diverges_ends_with_the_law_of_a_quarter_of_its_step(key):
         return isotherm.sghmc(TARGET.grad, factor * 0.3, friction=1.0)
 
     start = jnp.array([0.2, 0.0])
-    with pytest.warns(isotherm.RollbackWarning):
+    with pytest.warns(isotherm.exceptions.RollbackWarning):
         found = run(key, make, start=start, num_draws=1, thin=60, num_chains=NUM_CHAINS)
     assert [back.step_size_after for back in found.rollbacks] == pytest.approx([0.15, 0.075])
     assert [back.step for back in found.rollbacks] == [0, 0]
@@ -69,7 +69,9 @@ def short_chunks(monkeypatch):
 
 
 def test_all_chains_go_back_it_is_said_once_and_the_draws_before_stay(key, short_chunks):
-    with pytest.warns(isotherm.RollbackWarning, match="all chains went back to step") as said:
+    with pytest.warns(
+        isotherm.exceptions.RollbackWarning, match="all chains went back to step"
+    ) as said:
         found = run(key)
     assert len(said) == 1 and said[0].filename == __file__
     assert found.draws["w"].shape == (3, 300, 3) and not found.diverged.any()
@@ -86,11 +88,11 @@ def test_all_chains_go_back_it_is_said_once_and_the_draws_before_stay(key, short
 
 def test_a_schedule_and_running_collectors_go_back_too(key, short_chunks):
     def make(factor):
-        schedule = isotherm.halving(0.3, every=400)
+        schedule = isotherm.schedules.halving(0.3, every=400)
         return isotherm.sghmc(wall, lambda t: factor * schedule(t))
 
-    collect = {"draws": isotherm.draws(), "moments": isotherm.moments()}
-    with pytest.warns(isotherm.RollbackWarning):
+    collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
+    with pytest.warns(isotherm.exceptions.RollbackWarning):
         found = run(key, make, collect=collect, burn_in=130)
     moments = found.collected["moments"]
     np.testing.assert_array_equal(moments.num_draws, 300)
@@ -105,15 +107,15 @@ def test_a_schedule_and_running_collectors_go_back_too(key, short_chunks):
 def test_too_many_rollbacks_raise_with_the_draws_kept(key, short_chunks):
     message = r"is not finite, after 1 rollback\. Try"
     with (
-        pytest.warns(isotherm.RollbackWarning),
-        pytest.raises(isotherm.DivergedError, match=message) as caught,
+        pytest.warns(isotherm.exceptions.RollbackWarning),
+        pytest.raises(isotherm.exceptions.DivergedError, match=message) as caught,
     ):
         run(key, max_rollbacks=1)
     found = caught.value.run
     assert len(found.rollbacks) == 1 and found.diverged[caught.value.chain]
     assert caught.value.first_step == found.num_draws > 0
     assert np.isfinite(found.draws["w"]).all()
-    with pytest.warns(isotherm.RollbackWarning):
+    with pytest.warns(isotherm.exceptions.RollbackWarning):
         further = run(key)
     step = further.rollbacks[1].step
     assert step <= found.num_draws
@@ -123,7 +125,7 @@ def test_too_many_rollbacks_raise_with_the_draws_kept(key, short_chunks):
 def test_a_chain_about_to_be_lost_is_no_place_to_come_back_to(key, monkeypatch):
     """A chunk ends every few steps, so some end in the middle of the catastrophe."""
     monkeypatch.setattr(chunks, "CHUNK_STEPS", 4)
-    with pytest.warns(isotherm.RollbackWarning):
+    with pytest.warns(isotherm.exceptions.RollbackWarning):
         found = run(key)
     assert all(back.step % 4 == 0 for back in found.rollbacks)
     assert np.abs(found.draws["w"]).max() < 12  # 100 times too hot at a wall: 2 + 10
@@ -132,7 +134,7 @@ def test_a_chain_about_to_be_lost_is_no_place_to_come_back_to(key, monkeypatch):
 @pytest.mark.parametrize("cut", [2, 6])
 def test_a_run_cut_after_a_rollback_ends_the_same(key, monkeypatch, tmp_path, short_chunks, cut):
     def go(folder=None, **changes):
-        with pytest.warns(isotherm.RollbackWarning):
+        with pytest.warns(isotherm.exceptions.RollbackWarning):
             return run(key, burn_in=130, checkpoint=folder, **changes)
 
     whole = go()
@@ -169,7 +171,7 @@ def test_a_sampler_that_cannot_be_made_again_is_refused(key, tmp_path, short_chu
         run(key, walled(1.0))
     with pytest.raises(ValueError, match="`max_rollbacks` must be a whole number of at least 0"):
         run(key, max_rollbacks=-1)
-    with pytest.warns(isotherm.RollbackWarning):
+    with pytest.warns(isotherm.exceptions.RollbackWarning):
         run(key, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="This run has made its step size smaller: give a func"):
         run(key, walled(1.0), on_divergence="raise", checkpoint=tmp_path)

@@ -10,8 +10,8 @@ import pytest
 import rich.console
 
 import isotherm
-from isotherm import progress, random
-from isotherm.loop import chunks
+from isotherm import random
+from isotherm.loop import chunks, progress
 from isotherm.loop.pages import Pages
 
 
@@ -74,7 +74,7 @@ def test_a_chain_is_a_chain_of_sample(key):
     def draws(step_size, key):
         sampler = isotherm.msgnht(lambda x, b: b.mean() - x, step_size)
         counts = {"num_draws": 6, "thin": 3, "burn_in": 4}
-        return isotherm.chain(key, sampler, jnp.zeros(2), batches, **counts)[0]
+        return isotherm.run_chain(key, sampler, jnp.zeros(2), batches, **counts)[0]
 
     step_sizes = jnp.array([0.1, 0.3])
     keys = jnp.stack([random.fold(key, 0)] * 2)
@@ -84,7 +84,7 @@ def test_a_chain_is_a_chain_of_sample(key):
         run = isotherm.sample(key, sampler, jnp.zeros(2), batches, num_draws=6, thin=3, burn_in=4)
         np.testing.assert_allclose(chain, run.draws[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="num_draws"):
-        isotherm.chain(key, SAMPLER, jnp.zeros(2), NONE, num_draws=0)
+        isotherm.run_chain(key, SAMPLER, jnp.zeros(2), NONE, num_draws=0)
 
 
 def test_one_more_chain_leaves_the_others_alone(key):
@@ -95,11 +95,11 @@ def test_one_more_chain_leaves_the_others_alone(key):
 
 def test_collectors_agree_with_the_draws(key):
     collect = {
-        "draws": isotherm.draws(),
-        "first": isotherm.draws(lambda x: x["a"][0]),
-        "xi": isotherm.draws(lambda s: s.thermostat["a"], of="state"),
-        "moments": isotherm.moments(),
-        "square": isotherm.average(lambda x: {"b2": x["b"] ** 2}),
+        "draws": isotherm.collect.draws(),
+        "first": isotherm.collect.draws(lambda x: x["a"][0]),
+        "xi": isotherm.collect.draws(lambda s: s.thermostat["a"], of="state"),
+        "moments": isotherm.collect.moments(),
+        "square": isotherm.collect.average(lambda x: {"b2": x["b"] ** 2}),
     }
     start = {"a": jnp.zeros(2), "b": jnp.zeros(())}
     run = isotherm.sample(key, SAMPLER, start, NONE, num_draws=400, num_chains=3, collect=collect)
@@ -115,7 +115,7 @@ def test_collectors_agree_with_the_draws(key):
 
 
 def test_weights_need_not_be_stored(key):
-    collect = {"mean": isotherm.average(lambda x: x)}
+    collect = {"mean": isotherm.collect.average(lambda x: x)}
     run = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, collect=collect)
     assert run.draws is None
     assert run.collected["mean"].shape == (1, 3)
@@ -124,7 +124,7 @@ def test_weights_need_not_be_stored(key):
 
 
 def test_statistics_say_what_the_sampler_does(key):
-    sampler = isotherm.msgnht(normal, isotherm.halving(0.4, every=100))
+    sampler = isotherm.msgnht(normal, isotherm.schedules.halving(0.4, every=100))
     run = isotherm.sample(key, sampler, jnp.zeros(50), NONE, num_draws=400, num_chains=2)
     assert run.stats["step_size"][0, [0, 100, 399]].tolist() == pytest.approx([0.4, 0.2, 0.05])
     assert run.stats["kinetic_temperature"].mean() == pytest.approx(1, abs=0.1)
@@ -142,7 +142,7 @@ def test_divergence_names_chain_steps_leaf_and_remedy_and_keeps_the_draws(key):
 
     sampler = isotherm.msgnht(grad_fn, 0.05, integrator="euler")
     start = {"b": jnp.zeros(2), "w": jnp.zeros(2)}
-    with pytest.raises(isotherm.DivergedError) as caught:
+    with pytest.raises(isotherm.exceptions.DivergedError) as caught:
         isotherm.sample(key, sampler, start, NONE, num_draws=3000, num_chains=3, thin=2)
     error = caught.value
     text = str(error)
@@ -162,7 +162,7 @@ def test_divergence_names_chain_steps_leaf_and_remedy_and_keeps_the_draws(key):
 
 def test_divergence_during_burn_in_is_found_too(key):
     sampler = isotherm.msgnht(explodes_late, 0.3)
-    with pytest.raises(isotherm.DivergedError, match="The 0 draws made before"):
+    with pytest.raises(isotherm.exceptions.DivergedError, match="The 0 draws made before"):
         isotherm.sample(key, sampler, jnp.zeros(8), NONE, num_draws=10, burn_in=5000)
 
 
@@ -179,7 +179,9 @@ def test_other_chains_can_go_on(key):
 def test_a_thermostat_with_sweeps_warns_with_reason_and_remedy(key, policy):
     batches = policy(jnp.arange(20.0), 5)
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: 0.0 * m, 20)
-    with pytest.warns(isotherm.PolicyWarning, match=r"cancels.*independent_batches.*sghmc"):
+    with pytest.warns(
+        isotherm.exceptions.PolicyWarning, match=r"cancels.*independent_batches.*sghmc"
+    ):
         isotherm.sample(key, isotherm.msgnht(grad_fn, 0.01), jnp.zeros(()), batches, num_draws=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -196,7 +198,7 @@ def test_a_thermostat_with_sweeps_warns_with_reason_and_remedy(key, policy):
         ({"num_draws": 2**31}, "at most 2"),
         ({"on_divergence": "hope"}, "`on_divergence` must be"),
         ({"collect": {"x": lambda x: x}}, "`collect` must map names"),
-        ({"collect": isotherm.draws()}, "`collect` must map names"),
+        ({"collect": isotherm.collect.draws()}, "`collect` must map names"),
     ],
 )
 def test_bad_settings_are_refused(key, setting, message):
@@ -280,9 +282,9 @@ def test_silence_when_nobody_looks(capsys, key):
 
 
 def test_running_averages_survive_a_divergence(key):
-    collect = {"draws": isotherm.draws(), "moments": isotherm.moments()}
+    collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
     sampler = isotherm.msgnht(explodes_late, 0.05, integrator="euler")
-    with pytest.raises(isotherm.DivergedError) as caught:
+    with pytest.raises(isotherm.exceptions.DivergedError) as caught:
         isotherm.sample(
             key, sampler, jnp.zeros(3), NONE, num_draws=5000, num_chains=2, collect=collect
         )
@@ -309,7 +311,8 @@ def test_other_misuse_is_refused(key):
 def test_a_frozen_chain_is_called_by_its_name(key):
     """Thrown far away, a splitting thermostat can stop dead without leaving the real numbers."""
     with pytest.warns(
-        isotherm.HealthWarning, match="of the 20 numbers of `position` in chain 0 stand still"
+        isotherm.exceptions.HealthWarning,
+        match="of the 20 numbers of `position` in chain 0 stand still",
     ):
         run = isotherm.sample(
             key, isotherm.msgnht(explodes_late, 0.1), jnp.zeros(20), NONE, num_draws=500

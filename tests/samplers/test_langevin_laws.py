@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isotherm.coordinates import Dense, Diagonal
+from isotherm.coordinates.linear import Dense, Diagonal
 from isotherm.dynamics import integrators
 from isotherm.dynamics.langevin import langevin
 from isotherm.samplers.sghmc import sghmc

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from isotherm.coordinates import Dense
+from isotherm.coordinates.linear import Dense
 from isotherm.samplers.psgld import psgld
 from isotherm.samplers.sgld import sgld
 from isotherm.samplers.sgrld import sgrld

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 from scipy import stats
 
-from isotherm.topics import counter, kernels, layout
+from isotherm.topics import counter_rng, kernels, layout
 
 FALSE_ALARM = 1e-4
 """Chance that one statistical test fails on correct code, per fresh seed."""
@@ -81,7 +81,9 @@ def sweep(module, words, topics, alpha, *, sweeps, burn_in=0, assignments=None, 
     doc_topics, tally = (
         np.zeros((n, rows.shape[1]), np.float32) for n in (num_documents, len(rows))
     )
-    starts = counter.streams(counter.purpose_key(seed, "gibbs"), step, np.arange(num_documents))
+    starts = counter_rng.streams(
+        counter_rng.purpose_key(seed, "gibbs"), step, np.arange(num_documents)
+    )
     flat = words.ravel().astype(np.int32)
     module.sweep_documents(
         0, num_documents, indptr, flat, np.ones(words.size, np.int32), flat, starts, indptr,
@@ -103,9 +105,9 @@ def sweep_collapsed(module, words, token_starts, num_words, alpha, beta, *, swee
         np.add.at(counts, (which, words, z), np.float32(1))
         np.add.at(totals, (which, z), 1)
     documents = len(token_starts) - 1
-    key = counter.purpose_key(seed, "collapsed")
+    key = counter_rng.purpose_key(seed, "collapsed")
     numbers = np.arange(replicates * documents)
-    streams = np.stack([counter.streams(key, s, numbers) for s in range(rounds)])
+    streams = np.stack([counter_rng.streams(key, s, numbers) for s in range(rounds)])
     streams = streams.reshape(rounds, replicates, documents).swapaxes(0, 1).copy()
     words, prior, beta = words.astype(np.int32), layout.padded(alpha), np.float32(beta)
     for r in range(replicates):

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from isotherm.topics.corpus import as_corpus
-from isotherm.topics.dpfa import documents, kernels
+from isotherm.topics.dpfa import kernels, local_gibbs
 from isotherm.topics.dpfa.model import Parameters
 
 FALSE_ALARM = 1e-4
@@ -63,7 +63,7 @@ def all_states(parameters, num_tokens):
 
 
 def draw_index(left, right, row, shift, u):
-    """What `isotherm.topics.lanes.draw_index` does, in NumPy, with its order of additions."""
+    """What `isotherm.topics.simd_categorical.draw_index` does, in NumPy, with its order of additions."""
     w = (left * (right[row] + shift)).reshape(-1, 16)
     lanes = np.zeros(16, np.float32)
     for block in w:
@@ -136,8 +136,8 @@ def with_mutants(changes):
 def sweep(module, parameters, corpus, state=None, **settings):
     """Call `documents.sweep` with other kernels."""
     with np.errstate(over="ignore"):
-        return documents.sweep(
-            documents.prepare_parameters(parameters), corpus, state=state,
+        return local_gibbs.sweep(
+            local_gibbs.prepare_parameters(parameters), corpus, state=state,
             kernel=module.sweep_documents, **settings,
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ def as_state(units, assignments, width=16):
     h = np.zeros((len(units[0]), len(units), width), np.uint8)
     for layer, x in enumerate(units):
         h[:, layer, : x.shape[1]] = x
-    return documents.State(np.asarray(assignments, np.int32), h)
+    return local_gibbs.State(np.asarray(assignments, np.int32), h)
 
 
 def corpus_of(rng, words, starts, num_words, assignments):

@@ -10,12 +10,12 @@ import numpy as np
 
 import isotherm
 from isotherm.topics.corpus import as_corpus
+from isotherm.topics.distributed import own_part
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
-from isotherm.topics.dpfa.chain import DPFAChain
 from isotherm.topics.dpfa.model import DPFA
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
-from isotherm.topics.together import own_part
 
 MODEL = DPFA(12, (4, 3), 0.5)
 CORPUS = as_corpus(np.random.default_rng(0).poisson(0.8, (21, 12)))

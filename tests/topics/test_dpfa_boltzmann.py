@@ -16,12 +16,8 @@ from scipy import stats
 from scipy.special import gammaln
 
 from isotherm.topics.corpus import as_corpus
-from isotherm.topics.dpfa import (
-    boltzmann_kernels,
-    boltzmann_network,
-    documents,
-)
-from isotherm.topics.dpfa.network import Network
+from isotherm.topics.dpfa import boltzmann_kernels, boltzmann_network, local_gibbs
+from isotherm.topics.dpfa.belief_network import Network
 
 
 def exact_posterior(parameters, words):
@@ -41,7 +37,7 @@ def exact_posterior(parameters, words):
 def test_every_unit_has_its_exact_odds():
     h, log_p = all_layers(TINY)
     place = {state: i for i, state in enumerate(map(tuple, np.concatenate(h, axis=1)))}
-    prepared, odds = documents.prepare_parameters(TINY), np.empty((3, 16))
+    prepared, odds = local_gibbs.prepare_parameters(TINY), np.empty((3, 16))
     for state, i in place.items():
         units = np.zeros((3, 16), np.uint8)
         for layer, x in enumerate(h):
@@ -107,8 +103,8 @@ def p_value(parameters, copies=10_000, seed=1, kernel=boltzmann_kernels.sweep_do
     """Chi-square test of many copies of a document against all its states."""
     law, theta = exact_posterior(parameters, np.array([0, 2]))
     corpus = as_corpus(np.tile([[1, 0, 1]], (copies, 1)))
-    prepared = documents.prepare_parameters(parameters)
-    found = documents.sweep(prepared, corpus, sweeps=15, burn_in=14, seed=seed, kernel=kernel)
+    prepared = local_gibbs.prepare_parameters(parameters)
+    found = local_gibbs.sweep(prepared, corpus, sweeps=15, burn_in=14, seed=seed, kernel=kernel)
     bits = np.concatenate([x[0] for x in found.units], axis=1)
     place = bits @ 2 ** np.arange(bits.shape[1])[::-1] * 9
     place += found.state.assignments.reshape(-1, 2) @ [3, 1]

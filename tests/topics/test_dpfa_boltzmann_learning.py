@@ -13,19 +13,19 @@ from dpfa_tools import FALSE_ALARM, TINY
 from scipy import stats
 
 import isotherm
-from isotherm.topics import inference
+from isotherm.topics import expected_counts
 from isotherm.topics.corpus import as_corpus, completion
-from isotherm.topics.dpfa import boltzmann_kernels, boltzmann_network, documents
+from isotherm.topics.dpfa import boltzmann_kernels, boltzmann_network, local_gibbs
+from isotherm.topics.dpfa.belief_network import Network
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
 from isotherm.topics.dpfa.boltzmann_topics import InnerSteps, LogGamma
-from isotherm.topics.dpfa.chain import WeightsDivergedError
 from isotherm.topics.dpfa.model import DPFA, draw_intensities
-from isotherm.topics.dpfa.network import Network
-from isotherm.topics.dpfa.score import DPFAScore
+from isotherm.topics.dpfa.perplexity import DPFAScore
+from isotherm.topics.dpfa.sgmcmc import WeightsDivergedError
 from isotherm.topics.lda import TopicsDivergedError
-from isotherm.topics.moves import SamplerMove
 from isotherm.topics.perplexity import perplexity, unigram
 from isotherm.topics.scir import SCIR
+from isotherm.topics.topic_updates import SamplerMove
 
 SAMPLER = isotherm.msgnht(None, 0.005, 1.0, integrator="euler")
 """Built once: a sampler of the core is compiled anew for every object."""
@@ -211,8 +211,8 @@ def test_topics_units_and_groups_are_recovered(split):
     order = both.argmax(1)
     assert sorted(order) == list(range(6)) and both.max(1).min() > 0.95
     assert np.abs(np.log(found.rates / 2)).max() < 0.5
-    swept = documents.sweep(
-        documents.prepare_parameters(found),
+    swept = local_gibbs.sweep(
+        local_gibbs.prepare_parameters(found),
         CORPUS,
         seed=0,
         kernel=boltzmann_kernels.sweep_documents,
@@ -232,7 +232,7 @@ def equal(a, b):
 
 
 def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(inference, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
     whole, half, other = (chain(seed, score_every=2) for seed in (0, 0, 1))
     rest = chain(threads=3, score_every=2)
     batches = [CORPUS[i : i + 50] for i in range(0, 200, 50)]

@@ -5,14 +5,14 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 import isotherm
-from isotherm.topics import inference
+from isotherm.topics import expected_counts
 from isotherm.topics.corpus import as_corpus, completion
-from isotherm.topics.dpfa import documents
-from isotherm.topics.dpfa.chain import DPFAChain, WeightsDivergedError
-from isotherm.topics.dpfa.filtering import DPFAFilter
+from isotherm.topics.dpfa import local_gibbs
+from isotherm.topics.dpfa.bcdf import DPFAFilter
 from isotherm.topics.dpfa.gibbs import DPFAGibbs
 from isotherm.topics.dpfa.model import DPFA
-from isotherm.topics.dpfa.score import DPFAScore
+from isotherm.topics.dpfa.perplexity import DPFAScore
+from isotherm.topics.dpfa.sgmcmc import DPFAChain, WeightsDivergedError
 from isotherm.topics.lda import TopicsDivergedError
 from isotherm.topics.perplexity import perplexity, unigram
 from isotherm.topics.scir import SCIR
@@ -75,7 +75,7 @@ def test_recovers_topics_units_and_rates(route, seed):
     found = run(route, seed).parameters()
     order, correlation = match(found.topics)
     assert correlation.min() > 0.9
-    swept = documents.sweep(documents.prepare_parameters(found), CORPUS, seed=0)
+    swept = local_gibbs.sweep(local_gibbs.prepare_parameters(found), CORPUS, seed=0)
     on = swept.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), SIMULATED.units[0].ravel())[0, 1] > 0.9  # 0.97 at the truth
     together, expected = np.corrcoef(on.T), np.corrcoef(SIMULATED.units[0].T.astype(float))
@@ -96,7 +96,7 @@ def equal(a, b):
 
 
 def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(inference, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
     whole, half, rest, other = small(), small(), small(threads=3), small(seed=1)
     for batch in batches(250):
         whole.step(batch)

@@ -17,10 +17,10 @@ from scipy import stats
 
 import isotherm
 from isotherm.topics.dpfa import conjugate, rates
-from isotherm.topics.dpfa.chain import DPFAChain
+from isotherm.topics.dpfa.belief_network import Network
 from isotherm.topics.dpfa.gibbs import DPFAGibbs
 from isotherm.topics.dpfa.model import DPFA, draw_intensities, draw_units
-from isotherm.topics.dpfa.network import Network
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.scir import SCIR
 
 MODEL = DPFA(4, layers=(3, 2), eta=1.0, p=None, c0=2.0, e0=6.0, f0=4.0, a0=3.0, b0=3.0)

@@ -17,8 +17,8 @@ from scipy.special import expit
 
 import isotherm
 from isotherm.topics.dpfa import conjugate, rates
+from isotherm.topics.dpfa.belief_network import Network, NetworkMove, gradient
 from isotherm.topics.dpfa.model import DPFA
-from isotherm.topics.dpfa.network import Network, NetworkMove, gradient
 
 CHAINS, DOCUMENTS = 20_000, 6
 MODEL = DPFA(1, layers=(CHAINS,), gamma0=2.0, r=None, p=None, c0=1.5, a0=3.0, b0=2.0)

@@ -20,9 +20,9 @@ from dpfa_tools import (
 )
 from scipy import stats
 
-from isotherm.topics import inference
+from isotherm.topics import expected_counts
 from isotherm.topics.corpus import as_corpus
-from isotherm.topics.dpfa import documents, kernels
+from isotherm.topics.dpfa import kernels, local_gibbs
 from isotherm.topics.dpfa.model import DPFA, Parameters, draw_intensities, draw_units
 
 MUTANTS = {
@@ -144,8 +144,8 @@ def test_fresh_documents_reach_the_exact_posterior(depth):
     law = np.exp(log_p - log_p.max())
     law /= law.sum()
     corpus = as_corpus(np.tile([[1, 0, 1]], (copies, 1)))
-    prepared = documents.prepare_parameters(parameters)
-    found = documents.sweep(prepared, corpus, sweeps=20, burn_in=19, seed=1)
+    prepared = local_gibbs.prepare_parameters(parameters)
+    found = local_gibbs.sweep(prepared, corpus, sweeps=20, burn_in=19, seed=1)
     bits = np.concatenate([x[0] for x in found.units], axis=1)
     place = bits @ 2 ** np.arange(bits.shape[1])[::-1] * 9
     place += found.state.assignments.reshape(-1, 2) @ [3, 1]
@@ -170,19 +170,21 @@ def _posterior_mean(parameters, h, z):
 
 
 def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(inference, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
     rng = np.random.default_rng(0)
     model = DPFA(30, layers=(20, 6, 4), r=1.0)
     parameters = model.draw(rng)
     corpus = model.draw_documents(rng, parameters, 23).corpus
-    prepared = documents.prepare_parameters(parameters)
-    one, three = (documents.sweep(prepared, corpus, seed=0, threads=threads) for threads in (1, 3))
+    prepared = local_gibbs.prepare_parameters(parameters)
+    one, three = (
+        local_gibbs.sweep(prepared, corpus, seed=0, threads=threads) for threads in (1, 3)
+    )
     for a, b in zip(one[:4], three[:4], strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(one.units + one.state, three.units + three.state, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(
-        documents.sweep(prepared, corpus[[5]], seed=0).counts, one.counts[:, [5]]
+        local_gibbs.sweep(prepared, corpus[[5]], seed=0).counts, one.counts[:, [5]]
     )
 
 
@@ -191,11 +193,11 @@ def test_sweeps_go_on_from_a_state_and_leave_it_alone():
     model = DPFA(9, layers=(4, 3), r=2.0)
     parameters = model.draw(rng)
     corpus = model.draw_documents(rng, parameters, 6).corpus
-    prepared = documents.prepare_parameters(parameters)
-    first = documents.sweep(prepared, corpus, seed=0, tally=False)
+    prepared = local_gibbs.prepare_parameters(parameters)
+    first = local_gibbs.sweep(prepared, corpus, seed=0, tally=False)
     assert first.word_counts.shape == (0, 4)
     before = first.state.assignments.copy()
-    second = documents.sweep(prepared, corpus, seed=0, step=1, state=first.state)
+    second = local_gibbs.sweep(prepared, corpus, seed=0, step=1, state=first.state)
     np.testing.assert_array_equal(first.state.assignments, before)
     np.testing.assert_allclose(second.word_counts.sum(), corpus.num_tokens, rtol=1e-6)
     np.testing.assert_array_equal(second.counts.sum(2), np.tile(corpus.lengths, (3, 1)))
@@ -203,16 +205,16 @@ def test_sweeps_go_on_from_a_state_and_leave_it_alone():
 
 
 def test_bad_input():
-    prepared = documents.prepare_parameters(TINY)
+    prepared = local_gibbs.prepare_parameters(TINY)
     with pytest.raises(ValueError, match="`batch` has 2 words, topics 3"):
-        documents.sweep(prepared, as_corpus([[1, 0]]), seed=0)
+        local_gibbs.sweep(prepared, as_corpus([[1, 0]]), seed=0)
     with pytest.raises(ValueError, match="`thin` must be at least 1"):
-        documents.sweep(prepared, as_corpus([[1, 0, 0]]), seed=0, thin=0)
-    state = documents.sweep(prepared, as_corpus([[1, 0, 0]]), seed=0).state
+        local_gibbs.sweep(prepared, as_corpus([[1, 0, 0]]), seed=0, thin=0)
+    state = local_gibbs.sweep(prepared, as_corpus([[1, 0, 0]]), seed=0).state
     with pytest.raises(ValueError, match="other documents"):
-        documents.sweep(prepared, as_corpus([[1, 1, 0]]), seed=0, state=state)
+        local_gibbs.sweep(prepared, as_corpus([[1, 1, 0]]), seed=0, state=state)
     with pytest.raises(ValueError, match="`rows` must be word-major"):
-        documents.prepare(TINY.topics, *TINY[1:4], TINY.p)
+        local_gibbs.prepare(TINY.topics, *TINY[1:4], TINY.p)
     far = TINY._replace(biases=(TINY.biases[0] + 300, *TINY.biases[1:]))
     with pytest.raises(FloatingPointError, match="layer 1 have diverged"):
-        documents.prepare_parameters(far)
+        local_gibbs.prepare_parameters(far)

@@ -6,12 +6,12 @@ import pytest
 from test_dpfa_chain import CORPUS, DOCUMENTS, MODEL, NETWORK, PARAMETERS, TOPICS, batches, match
 
 import isotherm
+from isotherm.topics.dpfa.bcdf import DPFAFilter
 from isotherm.topics.dpfa.boltzmann_topics import LogGamma
-from isotherm.topics.dpfa.chain import DPFAChain
-from isotherm.topics.dpfa.filtering import DPFAFilter
+from isotherm.topics.dpfa.initialization import learn_start
 from isotherm.topics.dpfa.model import DPFA
-from isotherm.topics.dpfa.start import learn_start
-from isotherm.topics.moves import ExpandedMean, Natural
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
+from isotherm.topics.topic_updates import ExpandedMean, Natural
 
 START = learn_start(MODEL, batches(50)[:10], seed=1)
 SGRLD = isotherm.sgrld(None, lambda t: 0.02 / (1 + t / 100), MODEL.eta)

@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 import isotherm
 from isotherm.topics.corpus import as_corpus, minibatch
 from isotherm.topics.lda import LDAChain
-from isotherm.topics.moves import Natural
 from isotherm.topics.scir import SCIR
+from isotherm.topics.topic_updates import Natural
 
 TOPICS, WORDS, ALPHA, DOCUMENTS, LENGTH = 4, 12, 0.5, 12, 16
 BETA = 2.0  # far from zero, where SGRLD is at its worst

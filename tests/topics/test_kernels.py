@@ -21,7 +21,7 @@ from chains import (
     sweep_collapsed,
 )
 
-from isotherm.topics import inference, kernels, layout
+from isotherm.topics import expected_counts, kernels, layout
 from isotherm.topics.corpus import as_corpus
 
 TOPICS = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.3, 0.3, 0.4]])
@@ -96,7 +96,7 @@ def test_counts_are_averages_over_kept_sweeps():
 
 def test_fold_in_is_the_posterior_mean():
     corpus = as_corpus(np.tile([2, 0, 1], (60_000, 1)))
-    theta = inference.fold_in(
+    theta = expected_counts.fold_in(
         layout.word_major(TOPICS), corpus, ALPHA, sweeps=4, burn_in=3, seed=0
     ).theta
     exact = np.zeros(3)
@@ -118,21 +118,21 @@ def test_threads_and_batches_change_nothing(num_topics, monkeypatch):
     topics = layout.word_major(rng.dirichlet(np.ones(50), num_topics))
     alpha = np.full(num_topics, 0.2, np.float32)
     settings = {"sweeps": 6, "burn_in": 2, "seed": 5, "step": 3}
-    one = inference.gibbs_counts(topics, corpus, alpha, **settings)
-    monkeypatch.setattr(inference, "WORTH_A_THREAD", 0.0)
+    one = expected_counts.gibbs_counts(topics, corpus, alpha, **settings)
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
     for threads in (2, 5):
-        many = inference.gibbs_counts(topics, corpus, alpha, **settings, threads=threads)
+        many = expected_counts.gibbs_counts(topics, corpus, alpha, **settings, threads=threads)
         for a, b in zip(one, many, strict=True):
             np.testing.assert_array_equal(a, b)
     rows = rng.permutation(300)[:40]
-    part = inference.gibbs_counts(topics, corpus[rows], alpha, **settings)
+    part = expected_counts.gibbs_counts(topics, corpus[rows], alpha, **settings)
     np.testing.assert_array_equal(part.doc_topics, one.doc_topics[rows])
 
 
 def test_batch_counts_are_sparse_and_add_up():
     corpus = random_corpus(documents=3)
     topics = layout.word_major(np.full((4, 50), 0.02))
-    words, counts, doc_topics, z = inference.gibbs_counts(
+    words, counts, doc_topics, z = expected_counts.gibbs_counts(
         topics, corpus, np.ones(4), sweeps=3, burn_in=1, seed=0
     )
     np.testing.assert_array_equal(words, np.unique(corpus.words))
@@ -157,7 +157,7 @@ def test_a_word_that_no_topic_has_does_no_harm():
 def test_fixed_point_is_one():
     corpus, topics = random_corpus(documents=20), np.random.default_rng(2).dirichlet(np.ones(50), 7)
     alpha = np.full(7, 0.3, np.float32)
-    theta = inference.fold_in_fixed_point(
+    theta = expected_counts.fold_in_fixed_point(
         layout.word_major(topics), corpus, alpha, limit=2000, tolerance=1e-5
     ).theta
     g = theta * (corpus.lengths + alpha.sum())[:, None]
@@ -169,8 +169,8 @@ def test_fixed_point_is_one():
 def test_an_empty_document_has_the_mean_of_the_prior():
     corpus, topics = as_corpus(np.zeros((2, 3), int)), layout.word_major(TOPICS)
     for theta in (
-        inference.fold_in(topics, corpus, ALPHA, sweeps=2, burn_in=1, seed=0).theta,
-        inference.fold_in_fixed_point(topics, corpus, ALPHA).theta,
+        expected_counts.fold_in(topics, corpus, ALPHA, sweeps=2, burn_in=1, seed=0).theta,
+        expected_counts.fold_in_fixed_point(topics, corpus, ALPHA).theta,
     ):
         np.testing.assert_allclose(theta, np.tile(ALPHA / ALPHA.sum(), (2, 1)), rtol=1e-6)
 
@@ -181,20 +181,22 @@ def test_bad_arguments():
     with pytest.raises(
         ValueError, match="`burn_in` must be at least 0 and less than sweeps=2, got 2"
     ):
-        inference.gibbs_counts(topics, corpus, ALPHA, sweeps=2, burn_in=2, seed=0)
+        expected_counts.gibbs_counts(topics, corpus, ALPHA, sweeps=2, burn_in=2, seed=0)
     with pytest.raises(ValueError, match="`topics` must be word-major"):
-        inference.gibbs_counts(TOPICS, corpus, ALPHA, **settings)
+        expected_counts.gibbs_counts(TOPICS, corpus, ALPHA, **settings)
     with pytest.raises(ValueError, match="`threads` must be at least 1"):
-        inference.gibbs_counts(topics, corpus, ALPHA, **settings, threads=0)
+        expected_counts.gibbs_counts(topics, corpus, ALPHA, **settings, threads=0)
     with pytest.raises(ValueError, match="one number per token, 3, got 2"):
-        inference.fold_in(topics, corpus, ALPHA, **settings, assignments=np.zeros(2, np.int32))
+        expected_counts.fold_in(
+            topics, corpus, ALPHA, **settings, assignments=np.zeros(2, np.int32)
+        )
 
 
 PROGRAM = """
 import numpy as np
 from isotherm.topics.corpus import as_corpus
 from isotherm.topics.gibbs import GibbsLDA
-from isotherm.topics.inference import gibbs_counts
+from isotherm.topics.expected_counts import gibbs_counts
 from isotherm.topics.layout import word_major
 corpus = as_corpus(np.random.default_rng(0).poisson(0.5, (300, 80)))
 chain = GibbsLDA(corpus, 40)

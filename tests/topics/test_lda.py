@@ -7,13 +7,13 @@ import tiny
 from scipy import stats
 
 import isotherm
-from isotherm.runs import DivergedError
+from isotherm.exceptions import DivergedError
 from isotherm.topics.corpus import as_corpus, minibatch
-from isotherm.topics.inference import gibbs_counts
+from isotherm.topics.expected_counts import gibbs_counts
 from isotherm.topics.layout import word_major
 from isotherm.topics.lda import LDAChain
-from isotherm.topics.moves import ExpandedMean, Natural
 from isotherm.topics.scir import SCIR, transition
+from isotherm.topics.topic_updates import ExpandedMean, Natural
 
 SAMPLERS = {
     "sgld": lambda h: isotherm.sgld(None, h),
@@ -63,7 +63,7 @@ def test_every_sampler_learns_topics_and_goes_on_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", ["msgnht S", "scir"])
 def test_threads_change_nothing_and_the_seed_does(name, monkeypatch):
-    monkeypatch.setattr("isotherm.topics.inference.WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr("isotherm.topics.expected_counts.WORTH_A_THREAD", 0.0)
     corpus, sampler = simulated(), SAMPLERS[name](0.02)
     found = []
     for threads, seed in ((1, 0), (2, 0), (1, 1)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isotherm.topics import inference, layout
+from isotherm.topics import expected_counts, layout
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.perplexity import CompletionScore, perplexity, unigram
 
@@ -25,7 +25,7 @@ def by_hand(topics, split):
     for phi in topics:
         alpha = np.full(len(phi), ALPHA, np.float32)
         rows = layout.word_major(phi)
-        p += inference.fold_in_fixed_point(rows, split.observed, alpha).theta @ phi
+        p += expected_counts.fold_in_fixed_point(rows, split.observed, alpha).theta @ phi
     x = split.scored.to_csr().toarray()
     return x, np.log(p / len(topics))
 
@@ -96,7 +96,7 @@ def test_right_topics_beat_wrong_ones_and_the_unigram():
 def test_threads_do_not_matter(monkeypatch):
     topics, split = problem()
     one = perplexity(topics, split, ALPHA)
-    monkeypatch.setattr(inference, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
     assert perplexity(topics, split, ALPHA, threads=3) == one
 
 

@@ -16,8 +16,8 @@ import typer
 
 from isotherm.cli import data
 from isotherm.cli.bench import bench
-from isotherm.cli.mishaps import Interrupts, out_of_room, resume_command
-from isotherm.experiments import registry
+from isotherm.cli.interrupts import Interrupts, out_of_room, resume_command
+from isotherm.paper.experiments import registry
 
 app = typer.Typer(
     name="isotherm",
@@ -108,7 +108,7 @@ def run(
     with Interrupts() as interrupts, plainly(context, lambda: advice * interrupts.patient):
         registry.find(name)  # A wrong name should not wait for JAX.
         with tables.progress(talk) as say, redirect_stdout(sys.stderr):
-            from isotherm.experiments.runner import execute
+            from isotherm.paper.experiments.runner import execute
 
             experiment = registry.load(name)
             interrupts.patient = "shelf" in inspect.signature(experiment.run).parameters
@@ -122,7 +122,7 @@ def run(
                 say=interrupts.between(say),
             )
     if as_json:
-        from isotherm.report.document import dumps
+        from isotherm.paper.report.document import dumps
 
         typer.echo(dumps(document), nl=False)
     else:
@@ -138,8 +138,8 @@ def report(
 ) -> None:
     """Write one self-contained report.html of everything that ran, and print its path."""
     with plainly(context):
-        from isotherm.experiments.registry import EXPERIMENTS
-        from isotherm.report.page import build
+        from isotherm.paper.experiments.registry import EXPERIMENTS
+        from isotherm.paper.report.page import build
 
         typer.echo(build(directory, order=list(EXPERIMENTS)))
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from isotherm.experiments.registry import unknown
+from isotherm.paper.experiments.registry import unknown
 
 PEERS = Path(".venv-bench", "bin", "python")
 

@@ -12,10 +12,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from isotherm.experiments import registry
-from isotherm.experiments.contract import Experiment, Say
-from isotherm.experiments.overrides import kind_name
-from isotherm.report.text import cell, columns, heading, is_numeric, tables
+from isotherm.paper.experiments import registry
+from isotherm.paper.experiments.contract import Experiment, Say
+from isotherm.paper.experiments.overrides import kind_name
+from isotherm.paper.report.text import cell, columns, heading, is_numeric, tables
 
 
 def talk(quiet: bool = False) -> Console:

@@ -80,7 +80,7 @@ def _show(built: "Built", talk: Any) -> None:
     if built.shards:
         talk.print(
             f'Read with open_stream(sorted(Path("{built.vocabulary.parent}").glob("wiki-*.npz")), '
-            f'"{built.vocabulary}") of isotherm.topics.corpora',
+            f'"{built.vocabulary}") of isotherm.topics.corpus_readers',
             markup=False,
             soft_wrap=True,
         )

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from isotherm.data.registry import PathLike, locate
-from isotherm.data.whole import Unchanged, brief, check_end
+from isotherm.data.truncation import Unchanged, brief, check_end
 
 
 class Split(NamedTuple):

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.whole import check_end
+from isotherm.data.truncation import check_end
 
 _HEAD = re.compile(
     rb"%%MatrixMarket\s+matrix\s+(coordinate|array)\s+(integer|unsigned-integer|real|double|pattern)"

@@ -19,10 +19,10 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 from numpy.lib import format as npy
 
-from isotherm.data import bags, npz
-from isotherm.data.counts import CountError, Counts, check_rows, stack
+from isotherm.data import bag_of_words, npz
 from isotherm.data.registry import PathLike
-from isotherm.data.whole import Unchanged, brief, check_end
+from isotherm.data.truncation import Unchanged, brief, check_end
+from isotherm.data.word_counts import CountError, Counts, check_rows, stack
 
 
 class Position(NamedTuple):
@@ -75,7 +75,7 @@ class _Reader(Protocol):
 class _LDAC:
     def __init__(self, path: Path, num_words: int) -> None:
         self.path, self.num_words = path, num_words
-        self.stream, self.unchanged = bags.open_bytes(path), Unchanged(path)
+        self.stream, self.unchanged = bag_of_words.open_bytes(path), Unchanged(path)
         self.skipped = 0
 
     def skip(self, rows: int) -> None:
@@ -92,18 +92,18 @@ class _LDAC:
                 if not line:
                     self.unchanged.check()
                     break
-                parsed = bags.parse_ldac(line)
+                parsed = bag_of_words.parse_ldac(line)
                 check_end(line)
-                bags.assemble([parsed], self.num_words)
+                bag_of_words.assemble([parsed], self.num_words)
                 lines.append(parsed)
-            except bags.DAMAGE as error:
+            except bag_of_words.DAMAGE as error:
                 message = f"{where}: damaged or cut short: {error}"
             except CountError as error:
                 message = f"{where}: {str(error).removeprefix('`counts`: document 0 ')}"
             except ValueError as error:
                 message = f"{where}: {brief(error)}."
         self.skipped += len(lines)
-        return bags.assemble(lines, self.num_words), message
+        return bag_of_words.assemble(lines, self.num_words), message
 
     def close(self) -> None:
         self.stream.close()
@@ -147,7 +147,7 @@ class _NPZ:
         found = npz.look(archive, names)
         if missing := [name for name in names if name not in found]:
             raise ValueError(f"it has no array {missing[0]}")
-        bags.check_whole(found)
+        bag_of_words.check_whole(found)
         if found["shape"].shape != (2,) or found["format"].shape != ():
             raise ValueError("it does not say which format and shape it has")
         with archive.open("format.npy") as kinds, archive.open("shape.npy") as shapes:
@@ -179,12 +179,12 @@ class _NPZ:
             pointers = np.concatenate([[self.last], self.pointers.read(rows).astype(np.int64)])
             size = int(pointers[-1] - self.last)
             words, data = self.indices.read(size).astype(np.int64), self.data.read(size)
-        except (*bags.DAMAGE, ValueError) as error:
+        except (*bag_of_words.DAMAGE, ValueError) as error:
             last = self.row + rows - 1
             trouble = (
                 f"`{self.path}` is damaged or cut short in documents {self.row} to {last}: {error}"
             )
-            return bags.assemble([], self.num_words), trouble
+            return bag_of_words.assemble([], self.num_words), trouble
         counts, message = self._check(pointers - self.last, words, data)
         self.row, self.last = self.row + rows, int(pointers[-1])
         return counts, message
@@ -226,7 +226,7 @@ class Shards:
             raise ValueError(f"`num_words` must be at least 1, got {num_words}.")
         self.num_words = num_words
         for path in self.paths:
-            if bags.kind(path) in (".mtx", ".mm"):
+            if bag_of_words.kind(path) in (".mtx", ".mm"):
                 raise ValueError(f"`{path}`: Matrix Market cannot be streamed; save it as npz.")
 
     def batches(
@@ -288,11 +288,11 @@ class Shards:
         path = self.paths[position.shard]
         reader = None
         try:
-            reader = (_NPZ if bags.kind(path) == ".npz" else _LDAC)(path, self.num_words)
+            reader = (_NPZ if bag_of_words.kind(path) == ".npz" else _LDAC)(path, self.num_words)
             reader.skip(position.row)
         except FileNotFoundError:
             raise
-        except (*bags.DAMAGE, ValueError, KeyError) as error:
+        except (*bag_of_words.DAMAGE, ValueError, KeyError) as error:
             if reader is not None:
                 reader.close()
             message = f"`{path}` is not a shard of counts, or is cut short: {brief(error)}."

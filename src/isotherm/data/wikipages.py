@@ -14,9 +14,9 @@ from xml.etree.ElementTree import ParseError
 import numpy as np
 
 from isotherm.data import wikidump, wikitext
-from isotherm.data.bags import assemble
-from isotherm.data.counts import Counts
-from isotherm.data.whole import brief
+from isotherm.data.bag_of_words import assemble
+from isotherm.data.truncation import brief
+from isotherm.data.word_counts import Counts
 
 OUTCOMES = ("kept", "plain", "redirect", "namespace", "model", "short", "malformed")
 """What can become of a page: kept, kept but stripped plainly, or skipped for one of five reasons."""

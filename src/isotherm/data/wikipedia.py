@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isotherm.data import wikidump, wikitext
-from isotherm.data.bags import read_vocabulary
-from isotherm.data.counts import stack
-from isotherm.data.ledger import Ledger
+from isotherm.data.bag_of_words import read_vocabulary
 from isotherm.data.registry import PathLike
-from isotherm.data.whole import brief
+from isotherm.data.shard_manifest import Ledger
+from isotherm.data.truncation import brief
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
-from isotherm.files import atomically
+from isotherm.data.word_counts import stack
+from isotherm.io.files import atomically
 
 Progress = Callable[[int, int], None]
 """Told after every chunk how many bytes and how many pages were read."""

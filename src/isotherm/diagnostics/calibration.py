@@ -153,7 +153,7 @@ def mutual_information(probabilities: Any, mean_entropy: Any) -> np.ndarray:
         $\bar p$, averaged over draws, (rows, classes).
     mean_entropy
         The mean over draws of the entropy of each row, (rows,): `"entropy"` of
-        `isotherm.predictions`. $I$ is never negative; rounding that says so is set to zero.
+        `isotherm.collect.probabilities`. $I$ is never negative; rounding that says so is set to zero.
     """
     total, mean_entropy = predictive_entropy(probabilities), np.asarray(mean_entropy, np.float64)
     if mean_entropy.shape != total.shape:

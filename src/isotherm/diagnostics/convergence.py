@@ -4,7 +4,7 @@ The *effective sample size* is the number of independent draws that would estima
 the mean of $n$ draws with autocorrelations $\rho_t$, $n/(1 + 2\sum_t\rho_t)$. *R-hat* compares
 halves of chains with each other; above 1.01 they have not yet seen the same distribution. Both
 are the rank-normalised, split versions, computed by arviz-stats. Neither can see a bias that all
-chains share, such as that of the step size: `isotherm.ksd` can.
+chains share, such as that of the step size: `isotherm.diagnostics.ksd` can.
 
 A coordinate that is constant, that is not finite everywhere or that has too few draws (4, or 8
 for the R-hat of a single chain) gets NaN. About 1 ms per coordinate for 4 chains of 1000 draws.

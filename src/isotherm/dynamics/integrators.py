@@ -124,7 +124,7 @@ def is_palindrome(letters: str) -> bool:
     return _canonical(letters) == _canonical(letters[::-1])
 
 
-def parse(word: str, *, symmetric: bool = True) -> Integrator:
+def parse_integrator(word: str, *, symmetric: bool = True) -> Integrator:
     """Read `"euler"`, a named word or a palindrome over `ADBKNO`; refuse what is not a sampler.
 
     Parameters
@@ -136,10 +136,10 @@ def parse(word: str, *, symmetric: bool = True) -> Integrator:
 
     Examples
     --------
-    >>> aboba = parse("ABOBA")
+    >>> aboba = parse_integrator("ABOBA")
     >>> aboba.letters, aboba.num_gradients, aboba.order
     ('ADBKNBDA', 1, 2)
-    >>> parse("ADBK")
+    >>> parse_integrator("ADBK")
     Traceback (most recent call last):
     ...
     ValueError: The word 'ADBK' never adds noise: it needs the letter N or O.

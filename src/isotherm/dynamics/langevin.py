@@ -17,12 +17,17 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.coordinates import Coordinates, as_coordinates
+from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics import flows, integrators
 from isotherm.dynamics.thermostats import THERMOSTATS
-from isotherm.gradients import evaluate
-from isotherm.schedules import as_schedule, require_finite, require_nonnegative, require_positive
+from isotherm.gradients.minibatch import evaluate
+from isotherm.schedules import (
+    as_schedule,
+    require_finite,
+    require_nonnegative,
+    require_positive,
+)
 from isotherm.tree import as_position, zeros_like_working
 from isotherm.types import (
     ArrayTree,
@@ -96,7 +101,7 @@ def langevin(
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
     is_word = isinstance(integrator, integrators.Integrator)
-    word = integrator if is_word else integrators.parse(integrator)
+    word = integrator if is_word else integrators.parse_integrator(integrator)
     friction = THERMOSTATS[thermostat](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(

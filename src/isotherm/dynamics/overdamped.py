@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from isotherm.gradients import evaluate
+from isotherm.gradients.minibatch import evaluate
 from isotherm.types import ArrayTree, Batch, GradFn, Halves, Key, Sampler, StepInfo, Traits
 
 

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from isotherm.elementary import exp
+from isotherm.fast_math import exp
 from isotherm.tree import moving
 from isotherm.types import ArrayTree, Scalar
 

@@ -8,13 +8,9 @@ from scipy import sparse
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotherm.estimators.axes import gather, moments
-from isotherm.estimators.linear_target import LinearTarget, linear_target
-from isotherm.estimators.shell import (
-    ThermostatEstimator,
-    linear_predictors,
-    refuse_too_many,
-)
+from isotherm.estimators.base import ThermostatEstimator, linear_predictors, refuse_too_many
+from isotherm.estimators.design_svd import gather, moments
+from isotherm.estimators.linear_posterior import LinearTarget, linear_target
 
 
 class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
@@ -28,10 +24,10 @@ class BayesianLinearRegression(RegressorMixin, ThermostatEstimator):
 
     independently, with the mean $\bar x_j$ and the unit $s_j$ of each feature, and $\bar y$ and $s_y$ of the target. A unit is a
     standard deviation; for a feature with two values it is their distance, and for one that is mostly 0 the root mean square of
-    its other values (`isotherm.estimators.axes` says why). In words: both are standardised, coefficients then have a
+    its other values (`isotherm.estimators.design_svd` says why). In words: both are standardised, coefficients then have a
     standard deviation of 2.5, and what is measured in grams may be in kilograms. Coefficients are reported for the numbers as they are.
 
-    Sampled by mSGNHT-S in natural coordinates (`isotherm.estimators.linear_target` has the mathematics). There is
+    Sampled by mSGNHT-S in natural coordinates (`isotherm.estimators.linear_posterior` has the mathematics). There is
     nothing to tune: features need no scaling, and may be constant, repeated or collinear, and more than
     there are rows. There is no batch size: all that the rows say fits into one triangular matrix, from which
     gradients are exact. `partial_fit` adds rows to it; rows are not kept.

@@ -9,14 +9,14 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotherm.estimators.axes import gather
-from isotherm.estimators.logistic_target import LogisticTarget, logistic_target
-from isotherm.estimators.shell import (
+from isotherm.estimators.base import (
     LabelledRows,
     ThermostatEstimator,
     linear_predictors,
     refuse_too_many,
 )
+from isotherm.estimators.design_svd import gather
+from isotherm.estimators.logistic_posterior import LogisticTarget, logistic_target
 
 
 class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstimator):
@@ -29,11 +29,11 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
 
     independently, with the mean $\bar x_j$ and the unit $s_j$ of each feature. That is its standard deviation; for a feature with two
     values it is their distance, and for one that is mostly 0 the root mean square of its other values
-    (`isotherm.estimators.axes` says why). In words: coefficients of standardised features have a standard deviation of
+    (`isotherm.estimators.design_svd` says why). In words: coefficients of standardised features have a standard deviation of
     2.5, after Gelman et al. (2008), and what is measured in grams may be in kilograms. Coefficients are reported for
     the features as they are.
 
-    Sampled by mSGNHT-S in natural coordinates (`isotherm.estimators.lines` has the mathematics). There is
+    Sampled by mSGNHT-S in natural coordinates (`isotherm.estimators.logistic_surrogate` has the mathematics). There is
     nothing to tune: features need no scaling, and may be constant, repeated or collinear. Up to 1024 rows
     are used all at every step; of more, as few as gradient noise allows, the important ones more often. For
     up to 10 000 coefficients (times classes); rows are kept as dense numbers in single precision.

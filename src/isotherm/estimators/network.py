@@ -10,11 +10,11 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotherm import random
-from isotherm.estimators.network_target import NetworkTarget, Shape, network_target
-from isotherm.estimators.shell import LabelledRows, ThermostatEstimator
+from isotherm.diagnostics.predictions import posterior_predictive
+from isotherm.estimators.base import LabelledRows, ThermostatEstimator
+from isotherm.estimators.network_posterior import NetworkTarget, Shape, network_target
+from isotherm.loop.run import Run
 from isotherm.models.networks import ACTIVATIONS
-from isotherm.prediction import predictive
-from isotherm.runs import Run
 
 WATCHED_ROWS = 50
 
@@ -102,14 +102,14 @@ class _BayesianMLP(ThermostatEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         x = jnp.asarray(self._standardised(X), jnp.float32)
-        return predictive(self._shape.predict, self.draws_["weights"], x)
+        return posterior_predictive(self._shape.predict, self.draws_["weights"], x)
 
 
 class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
     r"""A feed-forward network whose class probabilities are averaged over the posterior of its weights.
 
     Features are standardised. Weights of a layer with $n$ inputs have the prior $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, so
-    that outputs are of order $\sqrt v$ whatever the widths (`isotherm.estimators.network_target` has the mathematics).
+    that outputs are of order $\sqrt v$ whatever the widths (`isotherm.estimators.network_posterior` has the mathematics).
 
     Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
     used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a
@@ -179,7 +179,7 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
 
     Features and target are standardised. Weights of a layer with $n$ inputs have the prior $\mathcal N(0, v/n)$, biases
     $\mathcal N(0, v)$, and the noise is $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation
-    (`isotherm.estimators.network_target` has the mathematics).
+    (`isotherm.estimators.network_posterior` has the mathematics).
 
     Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
     used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a

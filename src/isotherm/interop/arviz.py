@@ -10,7 +10,7 @@ from isotherm.tree import leaf_names
 if TYPE_CHECKING:
     import xarray
 
-    from isotherm.runs import Run
+    from isotherm.loop.run import Run
 
 
 def to_datatree(run: "Run") -> "xarray.DataTree":

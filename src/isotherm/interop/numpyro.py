@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from isotherm.gradients import MinibatchGradient, minibatch_gradient
+from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.interop.parts import library
 from isotherm.types import ArrayTree, Batch, Key
 

@@ -1,5 +1,21 @@
 """The loop that runs chains: compiled chunks of steps, and what the host does in between."""
 
-from isotherm.loop.sampling import chain, sample
+from typing import TYPE_CHECKING
 
-__all__ = ["chain", "sample"]
+from isotherm.imports import lazy_names
+
+if TYPE_CHECKING:
+    from isotherm.loop.chunks import compiler_options
+    from isotherm.loop.run import Run, Summary
+    from isotherm.loop.sampling import run_chain, sample
+    from isotherm.loop.warm_start import WarmStart
+
+__getattr__, __dir__, __all__ = lazy_names(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "loop.chunks": "compiler_options",
+        "loop.run": "Run Summary",
+        "loop.sampling": "run_chain sample",
+        "loop.warm_start": "WarmStart",
+    },
+)

@@ -10,15 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm import random
-from isotherm.batches import BatchPolicy
-from isotherm.collect import Collector, Draws, Running
+from isotherm.exceptions import PolicyWarning
 from isotherm.loop.chains import POLICIES, Plan
+from isotherm.loop.collect import Collector, Draws, Running
 from isotherm.tree import as_position, leaf_names
-from isotherm.types import ArrayTree, Key, Sampler
-
-
-class PolicyWarning(UserWarning):
-    """The batch policy contradicts what the sampler assumes about gradient noise."""
+from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 
 def count(name: str, value: Any, least: int) -> int:
@@ -62,7 +58,9 @@ def make_plan(
     if not isinstance(collectors, Mapping) or not all(
         isinstance(name, str) and isinstance(c, Draws | Running) for name, c in collectors.items()
     ):
-        raise ValueError("`collect` must map names to isotherm.draws, moments or average objects.")
+        raise ValueError(
+            "`collect` must map names to isotherm.collect.draws, moments or average objects."
+        )
     running = {n: c for n, c in collectors.items() if isinstance(c, Running)}
     stacked = {n: c for n, c in collectors.items() if isinstance(c, Draws)}
     return Plan(num_draws, thin, burn_in, running, stacked, on_divergence, max_rollbacks)

@@ -20,26 +20,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isotherm.batches import BatchPolicy
-from isotherm.checkpoint import Progressed
-from isotherm.collect import Draws, Running
+from isotherm.exceptions import DivergedError, HealthWarning, RollbackWarning
 from isotherm.loop import chunks
+from isotherm.loop.checkpoint import Progressed
+from isotherm.loop.collect import Draws, Running
 from isotherm.loop.devices import Devices
-from isotherm.loop.health import HealthWarning, Watch
+from isotherm.loop.health import Watch
 from isotherm.loop.pages import Pages
-from isotherm.runs import DivergedError, Rollback, Run
+from isotherm.loop.run import Rollback, Run
 from isotherm.tree import leaf_names, leaf_sizes
-from isotherm.types import Key, Sampler
+from isotherm.types import BatchPolicy, Key, Sampler
 
 BURN_IN_BLOCK = 100
 """Steps of the burn-in that are run as one; always the same, so that rounding does not depend on the pace."""
 TOO_HOT = 100.0
 """Times the temperature; one momentum of a healthy chain is there with a probability of 1e-23."""
 POLICIES = ("raise", "continue", "rollback")
-
-
-class RollbackWarning(UserWarning):
-    """A chain diverged, and all went back to go on with a smaller step (`run.rollbacks` says why)."""
 
 
 class Plan(NamedTuple):

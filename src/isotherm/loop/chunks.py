@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.batches import BatchPolicy
-from isotherm.collect import Draws, Running
 from isotherm.diagnostics.temperature import kinetic_temperature
-from isotherm.types import Key, Sampler, StepInfo
+from isotherm.loop.collect import Draws, Running
+from isotherm.types import BatchPolicy, Key, Sampler, StepInfo
 
 CHUNK_SECONDS = 0.25
 """How long a chunk should take: short enough for a living progress bar and a quick Ctrl-C."""

@@ -23,10 +23,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from isotherm.batches import BatchPolicy
+from isotherm.batches.sharded import ShardedBatches, as_grid, data_sharding
+from isotherm.exceptions import LostProcessError
 from isotherm.loop import chunks
-from isotherm.shards import ShardedBatches, as_grid, data_sharding
-from isotherm.types import Key
+from isotherm.types import BatchPolicy, Key
 
 ALL, CHAIN, PAGE = Spec(), Spec("chain"), Spec(None, "chain")
 
@@ -40,10 +40,6 @@ LAYOUTS = {
 
 LOST = re.compile(r"(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
 """How JAX's runtime begins what it says of a broken connection, in exceptions of several types."""
-
-
-class LostProcessError(RuntimeError):
-    """Another process of the run has ended, or cannot be reached."""
 
 
 class Devices:

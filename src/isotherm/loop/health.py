@@ -9,7 +9,7 @@ Two signs, both read off what is there anyway, after 64 draws, 128, 256, … and
   $1/\xi$ of the momenta, so that a short run, or one that is still on its way, is left alone. A leaf so cold that one draw
   would be proof is frozen, and called so at once.
 - *Gradient noise.* A thermostat per coordinate settles where it takes out what the noise puts in, $h\xi$ per step. By
-  the module text of `diagnostics/gradient_noise.py` positions are then at $T\cosh(h\xi/2)$ with ABOBA and at
+  the module text of `diagnostics/noise.py` positions are then at $T\cosh(h\xi/2)$ with ABOBA and at
   $T(1 - h\xi/2)$ with Euler, and $C = h^2\sigma^2/4T$ (injected noise included) is $\tfrac12\sinh h\xi$ and
   $\tfrac14 h\xi(2 - h\xi)$. A warning needs the mean of a leaf to put it 25 % off at two
   looks, beyond the same doubt, judged by its spread over the leaf; or a single coordinate at a standstill, $h\xi > 20$.
@@ -52,10 +52,6 @@ BRAKED = (
     "A thermostat has seen too much heat, from steps that are too long or a start far from the mode, and brakes: try a "
     "smaller `step_size`, a warm start (`isotherm.warm_start`), a smaller `thermostat_mass` or a longer `burn_in`."
 )
-
-
-class HealthWarning(UserWarning):
-    """A chain has not diverged, but its temperatures or its gradient noise say that its draws are not the posterior."""
 
 
 class Watch:

@@ -19,9 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isotherm import random
-from isotherm.batches import BatchPolicy
-from isotherm.checkpoint import Checkpoints, Keeper, describe, digest, fingerprint
-from isotherm.collect import Collector
+from isotherm.batches.sharded import ShardedBatches
 from isotherm.loop.arguments import (
     check_batches,
     check_key,
@@ -33,13 +31,14 @@ from isotherm.loop.arguments import (
     start,
 )
 from isotherm.loop.chains import Chains
+from isotherm.loop.checkpoint import Checkpoints, Keeper, describe, digest, fingerprint
 from isotherm.loop.chunks import Program
+from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
-from isotherm.progress import make_progress
-from isotherm.runs import Run
-from isotherm.shards import ShardedBatches
+from isotherm.loop.progress import make_progress
+from isotherm.loop.run import Run
 from isotherm.tree import as_position
-from isotherm.types import ArrayTree, Key, Sampler
+from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 
 def sample(
@@ -86,7 +85,7 @@ def sample(
     num_chains
         Independent chains, run at once, each with its own noise and batches.
     collect
-        What to keep, by name (`isotherm.draws`, `moments`, `average`); all draws if not given.
+        What to keep, by name (`isotherm.collect.draws`, `moments`, `average`); all draws if not given.
     state
         Go on from here (`run.state`) instead of `position`.
     position_per_chain
@@ -200,7 +199,7 @@ def _resumed(
     return saved
 
 
-def chain(
+def run_chain(
     key: Key,
     sampler: Sampler,
     position: ArrayTree,
@@ -231,7 +230,7 @@ def chain(
     >>> import jax, jax.numpy as jnp, isotherm
     >>> def spread(step_size, key):
     ...     sampler = isotherm.msgnht(lambda x, batch: -x, step_size)
-    ...     draws, _ = isotherm.chain(key, sampler, jnp.zeros(2), isotherm.no_batches(),
+    ...     draws, _ = isotherm.run_chain(key, sampler, jnp.zeros(2), isotherm.no_batches(),
     ...                               num_draws=200, thin=10)
     ...     return draws.std()
     >>> keys = jax.random.split(jax.random.key(0), 3)

@@ -8,7 +8,7 @@ out, and with a heavy tail above it (Gelman 2006, *Prior distributions for varia
 models*).
 
 There is no separate intercept (`isotherm.models.logistic.with_intercept`). Features come as
-`isotherm.models.logistic.as_rows` makes them, dense or sparse. `isotherm.models.references` has the exact posterior.
+`isotherm.models.logistic.as_rows` makes them, dense or sparse. `isotherm.references.conjugate` has the exact posterior.
 """
 
 from typing import NamedTuple

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.gradients import MinibatchGradient, minibatch_gradient
+from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.models.convolution import convolve, max_pool
 from isotherm.types import ArrayTree, Key
 

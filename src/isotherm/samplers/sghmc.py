@@ -16,7 +16,7 @@ rate is our $h^2$, their $\alpha$ our $h\gamma$.
 Chen, Ding & Carin (2015), *On the convergence of SG-MCMC algorithms with high-order integrators*.
 """
 
-from isotherm.coordinates import Coordinates
+from isotherm.coordinates.linear import Coordinates
 from isotherm.dynamics.langevin import langevin
 from isotherm.random import Noise
 from isotherm.schedules import require_nonnegative

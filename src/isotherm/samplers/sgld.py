@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.coordinates import Coordinates, as_coordinates
+from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative

@@ -16,7 +16,7 @@ Ding et al. (2014), *Bayesian sampling using stochastic gradient thermostats*, N
 our `diffusion`.
 """
 
-from isotherm.coordinates import Coordinates
+from isotherm.coordinates.linear import Coordinates
 from isotherm.dynamics.langevin import langevin
 from isotherm.random import Noise
 from isotherm.types import GradFn, Sampler, Scalar, ScalarOrSchedule

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.topics import counter, kernels, layout
+from isotherm.topics import counter_rng, kernels, layout
 from isotherm.topics.corpus import Corpus
-from isotherm.topics.inference import check_sweeps
+from isotherm.topics.expected_counts import check_sweeps
 
 
 class BCDFLDA:
@@ -124,7 +124,7 @@ class BCDFLDA:
         word_topics, totals = self.counts.astype(np.float32), self.counts.sum(0)
         tokens, cells = batch.tokens(), size * np.repeat(slots, batch.counts).astype(np.int64)
         assignments = np.full(len(tokens), -1, np.int32)
-        key = counter.purpose_key(self.seed, "collapsed")
+        key = counter_rng.purpose_key(self.seed, "collapsed")
         rounds = 1 + self.sweeps
         sums = np.zeros(len(words) * size)
         for sweep in range(rounds):
@@ -132,7 +132,7 @@ class BCDFLDA:
             kernels.sweep_collapsed(
                 tokens, batch.token_starts, assignments, word_topics, totals,
                 layout.padded(self.alpha), np.float32(self.beta),
-                counter.streams(key, step, batch.documents)[None], 1,
+                counter_rng.streams(key, step, batch.documents)[None], 1,
             )  # fmt: skip
             if sweep > self.burn_in:
                 sums += np.bincount(cells + assignments, minlength=len(sums))
@@ -145,7 +145,7 @@ class BCDFLDA:
 
     def draw(self, index: int = 0) -> np.ndarray:
         r"""Draw $\phi_k \sim \mathrm{Dir}(\beta + a_k)$, (topics, words), float32; another `index` is another draw."""
-        rng = counter.generator(self.seed, "topics", self.num_batches * 2**20 + index)
+        rng = counter_rng.generator(self.seed, "topics", self.num_batches * 2**20 + index)
         gamma = rng.standard_gamma(layout.topic_major(self.counts, self.num_topics) + self.beta)
         return (gamma / gamma.sum(1, keepdims=True)).astype(np.float32)
 

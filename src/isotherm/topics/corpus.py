@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.counts import Counts, check_counts
-from isotherm.topics import counter
+from isotherm.data.word_counts import Counts, check_counts
+from isotherm.topics import counter_rng
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -132,7 +132,7 @@ def as_corpus(
     ----------
     counts
         (documents, words): a SciPy sparse matrix, for example what scikit-learn's `CountVectorizer`
-        gives, or a small dense array; or what a reader of `isotherm.data.bags` gave; or a corpus.
+        gives, or a small dense array; or what a reader of `isotherm.data.bag_of_words` gave; or a corpus.
     vocabulary
         The words, in the order of the columns; `vectorizer.get_feature_names_out()`.
     documents
@@ -214,7 +214,7 @@ def train_test(corpus: Corpus, *, test: float | int = 0.2, seed: int) -> TrainTe
     if not 0 < size < len(corpus):
         raise ValueError(f"`test` must leave documents on both sides of {len(corpus)}, got {test}.")
     chosen = np.zeros(len(corpus), bool)
-    rng = counter.generator(seed, "documents")
+    rng = counter_rng.generator(seed, "documents")
     chosen[rng.choice(len(corpus), size, replace=False)] = True
     return TrainTest(corpus[~chosen], corpus[chosen])
 
@@ -240,9 +240,9 @@ def completion(corpus: Corpus, *, observed: float = 0.5, seed: int) -> Completio
     starts, lengths = corpus.token_starts, corpus.lengths
     document = np.repeat(np.arange(len(corpus)), lengths)
     place = np.arange(starts[-1]) - starts[document]
-    key = counter.purpose_key(seed, "completion")
-    streams = counter.streams(key, 0, corpus.documents)
-    order = np.lexsort([counter.fold(streams[document], counter.as_words(place)), document])
+    key = counter_rng.purpose_key(seed, "completion")
+    streams = counter_rng.streams(key, 0, corpus.documents)
+    order = np.lexsort([counter_rng.fold(streams[document], counter_rng.as_words(place)), document])
     shown = np.clip(np.rint(observed * lengths).astype(np.int64), 1, np.maximum(lengths - 1, 1))
     rank = np.empty_like(order)
     rank[order] = place  # documents are contiguous in `order` too
@@ -260,5 +260,5 @@ def minibatch(corpus: Corpus, batch_size: int, *, seed: int, step: int) -> Corpu
     """
     if not 0 < batch_size <= len(corpus):
         raise ValueError(f"`batch_size` must be from 1 to {len(corpus)}, got {batch_size}.")
-    rng = counter.generator(seed, "batch", step)
+    rng = counter_rng.generator(seed, "batch", step)
     return corpus[rng.choice(len(corpus), batch_size, replace=False, shuffle=False)]

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from isotherm.progress import make_progress
-from isotherm.topics import counter, kernels, layout
+from isotherm.loop.progress import make_progress
+from isotherm.topics import counter_rng, kernels, layout
 from isotherm.topics.corpus import Corpus
 
 _CHUNK = 2**22
@@ -106,12 +106,12 @@ class GibbsLDA:
                 num_sweeps -= now
 
     def _run(self, num_sweeps: int) -> None:
-        key, numbers = counter.purpose_key(self.seed, "collapsed"), self.corpus.documents
+        key, numbers = counter_rng.purpose_key(self.seed, "collapsed"), self.corpus.documents
         indices = range(self.num_sweeps, self.num_sweeps + num_sweeps)
         kernels.sweep_collapsed(
             self._words, self._starts, self.assignments, self._word_topics, self._totals,
             layout.padded(self.alpha), np.float32(self.beta),
-            np.stack([counter.streams(key, s, numbers) for s in indices]), num_sweeps,
+            np.stack([counter_rng.streams(key, s, numbers) for s in indices]), num_sweeps,
         )  # fmt: skip
         self.num_sweeps += num_sweeps
 

@@ -11,12 +11,12 @@ $$ p(z_{ji} = k \mid \text{rest}) \propto (\alpha_k + n_{jk}^{-ji})\,
 
 A token whose assignment is -1 has none yet: the first sweep fills it in, given the tokens before it.
 A semi-collapsed document makes all its sweeps in one call, from a random stream of its own
-(`isotherm.topics.counter`); so a call may be cut into threads anywhere, and as these run the same
+(`isotherm.topics.counter_rng`); so a call may be cut into threads anywhere, and as these run the same
 compiled code without the interpreter's lock, any number of them gives the same bits.
-`isotherm.topics.lanes` makes the draws.
+`isotherm.topics.simd_categorical` makes the draws.
 
 Layouts are those of `isotherm.topics.layout`. The compiled functions here check nothing;
-`isotherm.topics.inference` has the ones to call.
+`isotherm.topics.expected_counts` has the ones to call.
 
 Numba keeps compiled code on disk and looks only at this file to see whether it is stale: after a change in
 `lanes.py` or `counter.py`, touch this one.
@@ -25,8 +25,8 @@ Numba keeps compiled code on disk and looks only at this file to see whether it 
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter import increment, mix
-from isotherm.topics.lanes import draw_index
+from isotherm.topics.counter_rng import increment, mix
+from isotherm.topics.simd_categorical import draw_index
 
 _ONE, _UNIT = np.float32(1), np.float32(2.0**-24)
 _40 = np.uint64(40)

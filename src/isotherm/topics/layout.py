@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.topics.lanes import LANES
+from isotherm.topics.simd_categorical import LANES
 
 TINY = np.float32(1e-30)
 

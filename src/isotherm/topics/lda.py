@@ -6,8 +6,8 @@ $$ p(\phi \mid w) \propto p(\phi)\prod_j\sum_{z_j} p(w_j, z_j \mid \alpha, \phi)
    p(w_j, z_j \mid \alpha, \phi) \propto \prod_k \Gamma(\alpha_k + n_{jk\cdot})\prod_w\phi_{kw}^{n_{jkw}} . $$
 
 The gradient of its logarithm needs $\mathrm E[n_{jkw}]$ under $p(z_j \mid w_j, \phi)$ and nothing else (Fisher's identity). For
-a batch $S$ it is estimated by Gibbs sweeps (`isotherm.topics.inference.gibbs_counts`) and scaled by $J/|S|$.
-A *move* (`isotherm.topics.moves`) takes it from there: any sampler of the core on
+a batch $S$ it is estimated by Gibbs sweeps (`isotherm.topics.expected_counts.gibbs_counts`) and scaled by $J/|S|$.
+A *move* (`isotherm.topics.topic_updates`) takes it from there: any sampler of the core on
 expanded-natural topics, `isotherm.sgrld` on expanded-mean topics, or SCIR (`isotherm.topics.scir`).
 
 Step $t$ of a chain is a function of the seed, the state, $t$ and the batch, so a chain may go on anywhere. The
@@ -25,12 +25,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from isotherm.progress import make_progress
-from isotherm.runs import DivergedError
-from isotherm.topics import layout, together
+from isotherm.exceptions import DivergedError
+from isotherm.loop.progress import make_progress
+from isotherm.topics import distributed, layout
 from isotherm.topics.corpus import Corpus, minibatch
-from isotherm.topics.inference import check_sweeps, gibbs_counts
-from isotherm.topics.moves import ExpandedMean, Form, Move, Natural, SamplerMove
+from isotherm.topics.expected_counts import check_sweeps, gibbs_counts
+from isotherm.topics.topic_updates import ExpandedMean, Form, Move, Natural, SamplerMove
 from isotherm.types import Sampler
 
 
@@ -71,7 +71,7 @@ class LDAChain:
     threads
         At most so many, for the sweeps.
     shared
-        Whether the processes of `jax.distributed` share every batch (`isotherm.topics.together`): each gives `step` its own documents.
+        Whether the processes of `jax.distributed` share every batch (`isotherm.topics.distributed`): each gives `step` its own documents.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class LDAChain:
         """Take one step with the documents given."""
         if batch.num_words != self.num_words:
             raise ValueError(f"`batch` has {batch.num_words} words, the chain {self.num_words}.")
-        size = together.count(batch) if self.shared else len(batch)
+        size = distributed.count(batch) if self.shared else len(batch)
         if size == 0:
             raise ValueError("`batch` has no documents.")
         opened = self.move.open(self.seed, self.chain)
@@ -135,7 +135,7 @@ class LDAChain:
         counts = np.zeros((self.num_words, self.num_topics), np.float32)
         counts[found.words] = found.counts
         if self.shared:
-            counts = together.add_counts(counts, self.sweeps - self.burn_in)
+            counts = distributed.add_counts(counts, self.sweeps - self.burn_in)
         self.chain = self.move.close(self.seed, opened, counts, self.data_size / size)
 
     def advance(
@@ -145,7 +145,7 @@ class LDAChain:
         with make_progress(progress, num_steps, f"{self.move.name}, LDA") as bar:
             for _ in range(num_steps):
                 batch = minibatch(corpus, batch_size, seed=self.seed, step=self.num_steps)
-                self.step(together.own_part(batch) if self.shared else batch)
+                self.step(distributed.own_part(batch) if self.shared else batch)
                 bar.advance(1, None, None)
 
     def draws(

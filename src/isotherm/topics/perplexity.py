@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isotherm.topics import inference, kernels, layout
+from isotherm.topics import expected_counts, kernels, layout
 from isotherm.topics.corpus import Completion, Corpus
 
 FoldIn = Literal["gibbs", "fixed-point"]
@@ -68,7 +68,7 @@ class CompletionScore:
         $\alpha$ of the documents: a number or one per topic.
     fold_in
         `"gibbs"` estimates the posterior mean of $\theta$ by sweeps; `"fixed-point"` iterates to a mode,
-        without random numbers, and favours nobody's sampler (see `isotherm.topics.inference`).
+        without random numbers, and favours nobody's sampler (see `isotherm.topics.expected_counts`).
     sweeps, burn_in
         Gibbs sweeps per draw, and how many of them are not averaged.
     warm
@@ -96,7 +96,7 @@ class CompletionScore:
             raise ValueError(f"`fold_in` must be 'gibbs' or 'fixed-point', got {fold_in!r}.")
         if split.scored.num_tokens == 0:
             raise ValueError("`split` has no scored tokens.")
-        inference.check_sweeps(sweeps, burn_in)
+        expected_counts.check_sweeps(sweeps, burn_in)
         self.split, self.alpha, self.fold_in, self.warm = split, alpha, fold_in, warm
         self.sweeps, self.burn_in, self.seed, self.threads = sweeps, burn_in, seed, threads
         self.num_draws = 0
@@ -131,10 +131,12 @@ class CompletionScore:
     def _proportions(self, rows: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         observed = self.split.observed
         if self.fold_in == "fixed-point":
-            return inference.fold_in_fixed_point(rows, observed, alpha, threads=self.threads).theta
+            return expected_counts.fold_in_fixed_point(
+                rows, observed, alpha, threads=self.threads
+            ).theta
         start = self.assignments if self.warm else None
         burnt = 0 if start is None else self.burn_in
-        theta, assignments = inference.fold_in(
+        theta, assignments = expected_counts.fold_in(
             rows, observed, alpha, sweeps=self.sweeps - burnt, burn_in=self.burn_in - burnt,
             seed=self.seed, step=self.num_draws, assignments=start, threads=self.threads,
         )  # fmt: skip

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isotherm.schedules import as_schedule, require_positive
-from isotherm.topics import counter, layout
-from isotherm.topics.moves import Opened
+from isotherm.topics import counter_rng, layout
+from isotherm.topics.topic_updates import Opened
 from isotherm.types import ScalarOrSchedule
 
 
@@ -91,7 +91,7 @@ class SCIR:
         self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None
     ) -> SCIRState:
         r"""Draw exponential variables, or start at the counts."""
-        rng = counter.generator(seed, "topics", -1)
+        rng = counter_rng.generator(seed, "topics", -1)
         position = rng.standard_exponential(shape, np.float32) if counts is None else counts
         return SCIRState(np.asarray(position, np.float32), np.zeros((), np.int32))
 
@@ -108,7 +108,7 @@ class SCIR:
         state: SCIRState = opened.inside
         step = int(state.step_index)
         h = float(as_schedule(self.step_size)(state.step_index))
-        rng = counter.generator(seed, "topics", step)
+        rng = counter_rng.generator(seed, "topics", step)
         shape = counts.astype(np.float64) * scale + self.prior
         position = transition(rng, state.position, shape, h).astype(np.float32)
         return SCIRState(position, np.asarray(step + 1, np.int32))

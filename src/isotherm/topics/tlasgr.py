@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isotherm.schedules import as_schedule, require_positive
-from isotherm.topics import counter, layout
-from isotherm.topics.moves import Opened
+from isotherm.topics import counter_rng, layout
+from isotherm.topics.topic_updates import Opened
 from isotherm.types import ScalarOrSchedule
 
 
@@ -58,7 +58,7 @@ class TLASGR:
     ) -> TLASGRState:
         """Draw topics uniformly, or start at those of the counts."""
         if counts is None:
-            counts = counter.generator(seed, "topics", -1).standard_exponential(shape)
+            counts = counter_rng.generator(seed, "topics", -1).standard_exponential(shape)
         position = np.asarray(counts / counts.sum(0), np.float32)
         return TLASGRState(position, np.full(shape[1], np.nan), np.zeros((), np.int32))
 
@@ -76,7 +76,7 @@ class TLASGR:
         shape = counts * np.float32(scale) + np.float32(self.prior)
         total = shape.sum(0)
         mass = np.where(np.isnan(state.mass), total, (1 - h) * state.mass + h * total)
-        rng = counter.generator(seed, "topics", step)
+        rng = counter_rng.generator(seed, "topics", step)
         position = euler_step(rng, state.position, shape, (h / mass).astype(np.float32))
         return TLASGRState(position, mass, np.asarray(step + 1, np.int32))
 

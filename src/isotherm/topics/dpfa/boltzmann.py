@@ -27,11 +27,11 @@ import optax
 from isotherm.topics.dpfa import boltzmann_kernels
 from isotherm.topics.dpfa.boltzmann_network import OPTIMISER, ContrastiveDivergence
 from isotherm.topics.dpfa.boltzmann_topics import THERMOSTAT, InnerSteps, LogGamma
-from isotherm.topics.dpfa.chain import DPFAChain
+from isotherm.topics.dpfa.initialization import Start
 from isotherm.topics.dpfa.model import DPFA
-from isotherm.topics.dpfa.start import Start
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.lda import as_move
-from isotherm.topics.moves import ExpandedMean, Form, Move
+from isotherm.topics.topic_updates import ExpandedMean, Form, Move
 from isotherm.types import Sampler, ScalarOrSchedule
 
 

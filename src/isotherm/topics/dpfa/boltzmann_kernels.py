@@ -17,9 +17,16 @@ stale: after a change in `kernels.py` or `units.py`, touch this one.
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter import increment
-from isotherm.topics.dpfa.kernels import chance, draw_first, fill_odds, keep, lay_out, sweep_tokens
-from isotherm.topics.dpfa.units import multiply
+from isotherm.topics.counter_rng import increment
+from isotherm.topics.dpfa.binary_units import multiply
+from isotherm.topics.dpfa.kernels import (
+    chance,
+    draw_first,
+    fill_odds,
+    keep,
+    lay_out,
+    sweep_tokens,
+)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -27,8 +27,8 @@ import numpy as np
 import optax
 
 from isotherm import random
-from isotherm.topics.dpfa.network import Network, Opened
-from isotherm.topics.moves import noise_key
+from isotherm.topics.dpfa.belief_network import Network, Opened
+from isotherm.topics.topic_updates import noise_key
 from isotherm.types import Key
 
 
@@ -54,7 +54,7 @@ class DivergenceState(NamedTuple):
 
 @dataclass(frozen=True)
 class ContrastiveDivergence:
-    """A move of the weights, in the place of `isotherm.topics.dpfa.network.NetworkMove`."""
+    """A move of the weights, in the place of `isotherm.topics.dpfa.belief_network.NetworkMove`."""
 
     steps: int = 1
     """$k$."""

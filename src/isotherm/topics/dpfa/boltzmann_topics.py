@@ -17,7 +17,7 @@ import numpy as np
 from isotherm import random
 from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import require_positive
-from isotherm.topics.moves import ExpandedMean, Opened, SamplerMove, noise_key
+from isotherm.topics.topic_updates import ExpandedMean, Opened, SamplerMove, noise_key
 from isotherm.types import Key
 
 THERMOSTAT = msgnht(None, 1e-4, 40.0, integrator="euler")

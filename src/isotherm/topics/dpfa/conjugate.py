@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isotherm.models.polya_gamma import polya_gamma
-from isotherm.topics.dpfa.network import Network
+from isotherm.topics.dpfa.belief_network import Network
 
 _CHUNK = 512
 """Documents whose products $xx^\top$ are in memory at a time."""

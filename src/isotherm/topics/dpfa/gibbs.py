@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.topics import counter
+from isotherm.topics import counter_rng
 from isotherm.topics.corpus import Corpus
-from isotherm.topics.dpfa import conjugate, documents, rates
-from isotherm.topics.dpfa.documents import State
+from isotherm.topics.dpfa import conjugate, local_gibbs, rates
+from isotherm.topics.dpfa.belief_network import Network
+from isotherm.topics.dpfa.initialization import Start
+from isotherm.topics.dpfa.local_gibbs import State
 from isotherm.topics.dpfa.model import DPFA, Parameters
-from isotherm.topics.dpfa.network import Network
 from isotherm.topics.dpfa.rates import Rates
-from isotherm.topics.dpfa.start import Start
 
 
 class DPFAGibbs:
@@ -59,7 +59,7 @@ class DPFAGibbs:
         parameters: Parameters | None = None,
     ) -> None:
         model.require_documents("corpus", corpus)
-        documents.keep_places(sweeps, 0, 1)
+        local_gibbs.keep_places(sweeps, 0, 1)
         self.model, self.corpus, self.sweeps = model, corpus, sweeps
         self.seed, self.threads, self.num_sweeps = seed, threads, 0
         self.current = first_parameters(model, seed) if parameters is None else parameters
@@ -72,12 +72,12 @@ class DPFAGibbs:
             self._sweep()
 
     def _sweep(self) -> None:
-        found = documents.sweep(
-            documents.prepare_parameters(self.current), self.corpus, sweeps=self.sweeps,
+        found = local_gibbs.sweep(
+            local_gibbs.prepare_parameters(self.current), self.corpus, sweeps=self.sweeps,
             burn_in=self.sweeps - 1, thin=1, seed=self.seed, step=self.num_sweeps,
             state=self.local, threads=self.threads,
         )  # fmt: skip
-        rng = counter.generator(self.seed, "rates", self.num_sweeps)
+        rng = counter_rng.generator(self.seed, "rates", self.num_sweeps)
         counts = found.all_word_counts(self.model.num_words).astype(float)
         old, units = self.current, tuple(x[0] for x in found.units)
         network = Network(old.weights, old.biases)
@@ -116,7 +116,7 @@ class DPFAGibbs:
 
 def first_parameters(model: DPFA, seed: int, start: Start | None = None) -> Parameters:
     """Draw topics, given the first documents or at random, and set weights to 0 and the rates to where they start."""
-    rng = counter.generator(seed, "topics", -1)
+    rng = counter_rng.generator(seed, "topics", -1)
     pairs = zip(model.layers[:-1], model.layers[1:], strict=True)
     if start is None:
         topics = rng.dirichlet(np.ones(model.num_words), model.num_topics)

@@ -8,20 +8,20 @@ $$ p(z_i = k \mid \text{rest}) \propto \phi_{k w_i}\,p_k \times
    \frac{\pi_k}{1 - \pi_k} = e^{\psi_k}(1 - p_k)^{r_k} , $$
 
 the conditional of token $i$ given the layers above. Then, given the tokens, layer 1 (on if $n_k > 0$, else with probability $\pi_k$), and each
-unit of layers 2 to $L$ from its exact conditional (`isotherm.topics.dpfa.units`). A sweep leaves $p(z, h \mid x)$ as it is. The last factor
+unit of layers 2 to $L$ from its exact conditional (`isotherm.topics.dpfa.binary_units`). A sweep leaves $p(z, h \mid x)$ as it is. The last factor
 in the formula, $p_k(n_k + r_k)$ or $p_kr_k\pi_k$, is $\mathrm E[\theta_k \mid z, h^{(2)}]$ when all tokens are counted.
 
-Random numbers come from a document's own stream (`isotherm.topics.counter`), so any number of threads gives the same bits. The functions here
-check nothing; `isotherm.topics.dpfa.documents` has the ones to call. Numba looks only at this file to see whether compiled
+Random numbers come from a document's own stream (`isotherm.topics.counter_rng`), so any number of threads gives the same bits. The functions here
+check nothing; `isotherm.topics.dpfa.local_gibbs` has the ones to call. Numba looks only at this file to see whether compiled
 code is stale: after a change in `units.py`, touch this one.
 """
 
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter import increment, mix
-from isotherm.topics.dpfa.units import mixture_product, multiply, split
-from isotherm.topics.lanes import draw_index
+from isotherm.topics.counter_rng import increment, mix
+from isotherm.topics.dpfa.binary_units import mixture_product, multiply, split
+from isotherm.topics.simd_categorical import draw_index
 
 _ONE, _UNIT, _FLOOR = np.float32(1), np.float32(2.0**-24), 1e-20
 _11, _40 = np.uint64(11), np.uint64(40)

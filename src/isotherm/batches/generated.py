@@ -1,0 +1,44 @@
+"""Batches made by a function of a key and the step: simulated noise, augmentation, or no data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+
+from isotherm import random
+from isotherm.types import Batch, Key
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GeneratedBatches:
+    """Batches made by a function `(key, step_index) -> batch`, a fresh key each step."""
+
+    make: Callable[[Key, jax.Array], Batch] = field(metadata={"static": True})
+    policy: str = field(default="generated", metadata={"static": True})
+
+    def batch(self, key: Key, step_index: jax.Array) -> Batch:
+        """Call the function with the key of this step."""
+        return self.make(random.fold(key, step_index), step_index)
+
+
+def generated_batches(make: Callable[[Key, jax.Array], Batch]) -> GeneratedBatches:
+    """Make each batch with `make(key, step_index)`: simulated noise, augmentation, no data at all.
+
+    Examples
+    --------
+    >>> import jax
+    >>> noise = generated_batches(lambda key, step_index: key)
+    >>> noise.batch(jax.random.key(0), 3).shape
+    ()
+    """
+    return GeneratedBatches(make)
+
+
+def no_batches() -> GeneratedBatches:
+    """Give every step nothing: for log densities without data."""
+    return GeneratedBatches(_nothing, "none")
+
+
+def _nothing(key: Key, step_index: jax.Array) -> None:
+    del key, step_index

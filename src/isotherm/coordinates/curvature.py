@@ -1,0 +1,133 @@
+r"""Curvature of a log posterior over all data, and what can be done with it.
+
+Sums over rows are made a chunk of rows at a time, so that memory does not grow with the data.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from isotherm import random
+from isotherm.coordinates.linear import Coordinates, Diagonal, diagonal
+from isotherm.gradients.full_data import sum_over_rows
+from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.types import ArrayTree, Batch, Key
+
+
+class WholeData:
+    """Sums over all data, each compiled once."""
+
+    def __init__(
+        self, grad_fn: MinibatchGradient, data: Batch, position: ArrayTree, chunk_size: int
+    ) -> None:
+        _, unravel = ravel_pytree(position)
+        self.log_prior, self.size = grad_fn.log_prior, grad_fn.data_size
+        self.data, self.chunk_size = data, chunk_size
+        likelihood = grad_fn.log_likelihood_sum
+
+        def outer_products(x: jax.Array, batch: Batch) -> jax.Array:
+            each = jax.jacrev(lambda x: grad_fn.log_likelihood(unravel(x), batch))(x)
+            return each.T @ each
+
+        def squares(x: ArrayTree, batch: Batch) -> ArrayTree:
+            each = jax.jacrev(grad_fn.log_likelihood)(x, batch)
+            return jax.tree.map(lambda g: jnp.sum(g * g, axis=0), each)
+
+        def times(x_and_v: tuple, batch: Batch) -> ArrayTree:
+            x, v = x_and_v
+            return jax.jvp(lambda y: jax.grad(likelihood)(y, batch), (x,), (v,))[1]
+
+        self._value = jax.jit(likelihood)
+        self._gradient = jax.jit(jax.grad(likelihood))
+        self._hessian = jax.jit(jax.hessian(lambda x, b: likelihood(unravel(x), b)))
+        self._prior_hessian = jax.jit(jax.hessian(lambda x: self.log_prior(unravel(x))))
+        self._outer, self._squares, self._times = map(jax.jit, (outer_products, squares, times))
+
+    def _sum(self, fn: Callable[[Any, Batch], Any], argument: Any) -> Any:
+        return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
+
+    def log_density(self, position: ArrayTree) -> float:
+        """Compute the log posterior density, up to a constant."""
+        return float(self._sum(self._value, position) + self.log_prior(position))
+
+    def gradient(self, position: ArrayTree) -> np.ndarray:
+        """Compute its gradient, flat and in double precision."""
+        prior = jax.grad(self.log_prior)(position)
+        total = jax.tree.map(jnp.add, prior, self._sum(self._gradient, position))
+        return np.asarray(ravel_pytree(total)[0], np.float64)
+
+    def hessian(self, position: ArrayTree) -> np.ndarray:
+        """Compute the Hessian of minus the log density."""
+        flat, _ = ravel_pytree(position)
+        return -np.asarray(self._sum(self._hessian, flat) + self._prior_hessian(flat), np.float64)
+
+    def fisher(self, position: ArrayTree) -> np.ndarray:
+        """Compute the empirical Fisher information plus the curvature of the prior."""
+        flat, _ = ravel_pytree(position)
+        return np.asarray(self._sum(self._outer, flat) - self._prior_hessian(flat), np.float64)
+
+    def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
+        """Compute the diagonal of the Fisher information; a separable prior is assumed."""
+        ones = jax.tree.map(jnp.ones_like, position)
+        prior = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
+        return jax.tree.map(jnp.subtract, self._sum(self._squares, position), prior)
+
+    def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
+        """Multiply the Hessian of minus the log density by a direction."""
+        prior = jax.jvp(jax.grad(self.log_prior), (position,), (direction,))[1]
+        likelihood = self._sum(self._times, (position, direction))
+        return jax.tree.map(lambda a, b: -(a + b), likelihood, prior)
+
+
+def newton(
+    whole: WholeData,
+    matrix: Callable[[ArrayTree], np.ndarray],
+    position: ArrayTree,
+    num_steps: int = 20,
+) -> ArrayTree:
+    """Polish a mode: Newton (or natural-gradient) steps while they pay.
+
+    A step is shortened until the log density grows, and the last one gains less than a thousandth.
+    """
+    value = whole.log_density(position)
+    for _ in range(num_steps):
+        flat, unravel = ravel_pytree(position)
+        values, vectors = np.linalg.eigh(matrix(position))
+        values = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
+        step = vectors @ ((vectors.T @ whole.gradient(position)) / values)
+        for shrink in (1.0, 0.5, 0.25, 0.1, 0.01):
+            trial = unravel(jnp.asarray(np.asarray(flat, np.float64) + shrink * step, flat.dtype))
+            trial_value = whole.log_density(trial)
+            if trial_value > value:
+                break
+        else:
+            return position
+        gain, position, value = trial_value - value, trial, trial_value
+        if gain < 1e-3:
+            return position
+    return position
+
+
+def diagonal_coordinates(whole: WholeData, position: ArrayTree, curvature: str) -> Diagonal:
+    """Scale every coordinate by its own curvature."""
+    if curvature == "fisher":
+        return diagonal(whole.fisher_diagonal(position))
+    _, unravel = ravel_pytree(position)
+    return diagonal(unravel(jnp.asarray(np.diag(whole.hessian(position)), jnp.float32)))
+
+
+def stiffness_in(key: Key, whole: WholeData, position: ArrayTree, space: Coordinates) -> float:
+    """Find the largest curvature in some coordinates by power iteration."""
+    direction = random.gaussian(key, space.momentum_like(position))
+    size = 1.0
+    for _ in range(30):
+        norm = optax.tree.norm(direction)
+        direction = jax.tree.map(lambda v, n=norm: v / n, direction)
+        direction = space.pull(whole.hessian_times(position, space.push(direction)))
+        size = float(optax.tree.norm(direction))
+    return size

@@ -1,0 +1,190 @@
+r"""Predictions averaged over draws.
+
+$$ p(y \mid x, \text{data}) \approx \frac1S \sum_{s=1}^S p(y \mid x, \theta_s) $$
+
+The same for a sampler's draws and for a Gaussian approximation's: anything with leading axes
+`(chain, draw)`. To average *while* sampling, without keeping draws, use a collector:
+
+    collect = {"test": isotherm.collect.probabilities(network.predict, x)}
+    test = isotherm.sample(..., collect=collect).collected["test"]
+    test["probabilities"].mean(0)       # over chains; then accuracy, NLL, calibration
+    test["entropy"].mean(0)             # for the epistemic part of the uncertainty
+
+For a regressor `isotherm.collect.moments(lambda w: network.predict(w, x))` has the mean and the variance.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from isotherm.types import ArrayTree
+
+
+def posterior_predictive(
+    predict: Callable[[ArrayTree, Any], ArrayTree],
+    draws: ArrayTree,
+    x: Any,
+    *,
+    draws_per_block: int = 16,
+    rows_per_block: int = 4096,
+) -> ArrayTree:
+    """Average `predict(position, x)` over the draws of all chains.
+
+    Works through the draws and the rows of `x` in blocks, so that no more than
+    `draws_per_block` predictions of `rows_per_block` rows exist at once.
+
+    Parameters
+    ----------
+    predict
+        `(position, x) -> predictions`: an array, or a pytree of them, whose first axis is that of
+        `x`; each row depends on its own row of `x` only. Return probabilities, not their
+        logarithms.
+    draws
+        `run.draws`, or `approximation.sample(key, num_draws)`: a pytree with leading axes
+        `(chain, draw)`.
+    x
+        Inputs: an array, or a pytree of them, with the same first axis.
+    draws_per_block, rows_per_block
+        How much to do at once.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> draws = jnp.array([[0.0, 1.0], [2.0, 3.0]])[..., None]
+    >>> posterior_predictive(lambda w, x: x @ w, draws, jnp.array([[1.0], [10.0]])).tolist()
+    [1.5, 15.0]
+    """
+    for name, value in {
+        "draws_per_block": draws_per_block,
+        "rows_per_block": rows_per_block,
+    }.items():
+        if not value >= 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    flat = _joined(draws)
+    num_draws, num_rows = _length("draws", flat), _length("x", x)
+
+    def rows(start: int) -> ArrayTree:
+        part = jax.tree.map(lambda leaf: leaf[start : start + rows_per_block], x)
+        total = None
+        for first in range(0, num_draws, draws_per_block):
+            block = jax.tree.map(lambda leaf, a=first: leaf[a : a + draws_per_block], flat)
+            more = _total(predict, block, part)
+            total = more if total is None else jax.tree.map(jnp.add, total, more)
+        return jax.tree.map(lambda leaf: leaf / num_draws, total)
+
+    parts = [rows(start) for start in range(0, num_rows, rows_per_block)]
+    return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
+
+
+@dataclass(frozen=True)
+class WithEntropy:
+    """Predict probabilities and the entropy of each row, whose means over draws are both wanted.
+
+    `posterior_predictive(WithEntropy(network.predict), draws, x)` gives `"probabilities"` and `"entropy"`,
+    and `isotherm.diagnostics.calibration.mutual_information` the epistemic part from both.
+    """
+
+    predict: Callable[[ArrayTree, Any], jax.Array]
+    """`(position, x) -> (rows, classes)`, probabilities."""
+
+    def __call__(self, position: ArrayTree, x: Any) -> dict[str, jax.Array]:
+        """Predict, and measure the entropy in nats."""
+        p = self.predict(position, x)
+        if p.ndim != 2:
+            raise ValueError(
+                f"`predict` must return probabilities of shape (rows, classes), got shape {p.shape}."
+            )
+        return {"probabilities": p, "entropy": jnp.sum(jax.scipy.special.entr(p), axis=1)}
+
+
+def class_probabilities(
+    predict: Callable[[ArrayTree, Any], jax.Array], x: Any, *, rows_per_block: int = 2048
+) -> Callable[[ArrayTree], dict[str, jax.Array]]:
+    """Make what `isotherm.collect.average` reads of a classifier: probabilities and their entropy.
+
+    Works through `x` in blocks of rows, so that the activations of no more than `rows_per_block`
+    of them exist at once (per chain).
+
+    Parameters
+    ----------
+    predict
+        `(position, x) -> (rows, classes)`, probabilities; each row depends on its own row of `x`
+        only.
+    x
+        Inputs: an array, or a pytree of them, with the same first axis.
+    rows_per_block
+        How many rows to do at once.
+
+    Returns
+    -------
+    `position -> {"probabilities": (rows, classes), "entropy": (rows,)}`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> read = class_probabilities(lambda w, x: jax.nn.softmax(x @ w), jnp.zeros((5, 3)), rows_per_block=2)
+    >>> seen = read(jnp.ones((3, 2)))
+    >>> seen["probabilities"].shape, seen["entropy"].round(3).tolist()[0]
+    ((5, 2), 0.6930000185966492)
+    """
+    if not rows_per_block >= 1:
+        raise ValueError(f"`rows_per_block` must be at least 1, got {rows_per_block}.")
+    rows, both = _length("x", x), WithEntropy(predict)
+    blocks = rows // rows_per_block
+    whole = blocks * rows_per_block
+    x = jax.tree.map(jnp.asarray, x)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        return leaf[:whole].reshape(blocks, rows_per_block, *leaf.shape[1:])
+
+    def read(position: ArrayTree) -> dict[str, jax.Array]:
+        pieces = []
+        if blocks:
+            each = jax.lax.map(lambda part: both(position, part), jax.tree.map(cut, x))
+            joined = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), each)
+            pieces.append(joined)
+        if rows > whole:
+            pieces.append(both(position, jax.tree.map(lambda leaf: leaf[whole:], x)))
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
+
+    return read
+
+
+@partial(jax.jit, static_argnames=["predict"])
+def _total(predict: Callable[[ArrayTree, Any], ArrayTree], block: ArrayTree, x: Any) -> ArrayTree:
+    """Add up the predictions of a block of draws."""
+    each = jax.vmap(lambda position: predict(position, x))(block)
+    rows = jax.tree.leaves(x)[0].shape[0]
+    for leaf in jax.tree.leaves(each):
+        if leaf.ndim < 2 or leaf.shape[1] != rows:
+            raise ValueError(
+                f"`predict` must return one row per row of `x`, so {rows} of them, got shape "
+                f"{leaf.shape[1:]}."
+            )
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
+
+
+def _joined(draws: ArrayTree) -> ArrayTree:
+    """Join the axes of chains and draws."""
+    for leaf in jax.tree.leaves(draws):
+        if leaf.ndim < 2:
+            raise ValueError(
+                f"`draws` must have leading axes (chain, draw), got a leaf of shape {leaf.shape}."
+            )
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), draws
+    )
+
+
+def _length(name: str, tree: ArrayTree) -> int:
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+    if len(lengths) != 1 or lengths <= {(), (0,)}:
+        raise ValueError(
+            f"`{name}` must have leaves of the same length, and at least one entry; got lengths "
+            f"{sorted(lengths)}."
+        )
+    return lengths.pop()[0]

@@ -1,0 +1,1 @@
+"""Gradient estimators: functions `(position, batch) -> grads`, uphill and at full-data scale."""

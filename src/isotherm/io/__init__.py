@@ -1,0 +1,1 @@
+"""Arrays and pytrees in files: atomic writes, netCDF, safetensors, Zarr and checksums."""

@@ -1,0 +1,119 @@
+"""Trees of arrays on the disk: in one file, or in a folder of which every process writes its own part.
+
+The file is npz. The folder is orbax's (`pip install 'isotherm[sharded]'`): arrays that lie on the devices of several processes are never
+gathered, neither to be written nor to be read, and may come back on another number of devices. Each comes with its *identity*, in terms
+of JSON: name, sizes and checksums. What does not fit it is refused before it is read.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from isotherm.io.files import atomically, checksum, force_to_disk
+from isotherm.io.formats import library
+from isotherm.tree import leaf_names
+
+Identity = Mapping[str, Any]
+
+
+def write_tree(path: Path, tree: Any) -> dict[str, Any]:
+    """Write the leaves of a tree, as bytes if NumPy's format does not know their type; give the file's identity."""
+    arrays = {}
+    for name, leaf in _numbered(tree).items():
+        array = np.asarray(leaf)
+        arrays[name] = array.view(np.uint8) if array.dtype.kind == "V" else array
+    with atomically(path) as draft, draft.open("wb") as file:
+        np.savez(file, **arrays)
+    return {"name": path.name, **_signature(path)}
+
+
+def read_tree(folder: Path, identity: Identity, like: Any, *, rows: bool = False) -> Any:
+    """Read a tree like this one; `rows` lets the second axis, that of draws, have any length."""
+    path = folder / str(identity["name"])
+    if "files" in identity:
+        return _read_parts(path, identity["files"], like)
+    _check(path, identity)
+    leaves, structure = jax.tree.flatten(like)
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        if len(arrays.files) != len(leaves):
+            raise ValueError(f"{path.name} has {len(arrays.files)} arrays, not {len(leaves)}.")
+        read = [arrays[name] for name in _numbered(like)]
+    return jax.tree.unflatten(structure, list(_fitted(read, leaves, leaf_names(like), rows)))
+
+
+def write_parts(path: Path, tree: Any, *, first: bool) -> dict[str, Any]:
+    """Write the leaves of a tree to a folder, every process its own part; the first one gives the folder's identity.
+
+    All processes call it, and it returns when all parts are there.
+    """
+    path = path.absolute()
+    with _orbax().StandardCheckpointer() as writer:
+        writer.save(path, _numbered(tree), force=True)
+    if not first:
+        return {}
+    files = sorted(part for part in path.rglob("*") if part.is_file())
+    for part in files:
+        force_to_disk(part)
+    return {
+        "name": path.name,
+        "files": {part.relative_to(path).as_posix(): _signature(part) for part in files},
+    }
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_parts(path: Path, files: Mapping[str, Identity], like: Any) -> Any:
+    for name, identity in files.items():
+        _check(path / name, identity, f"{path.name}/{name}")
+
+    def wanted(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+        return leaf
+
+    with _orbax().StandardCheckpointer() as reader:
+        found = reader.restore(
+            path.absolute(), {k: wanted(v) for k, v in _numbered(like).items()}, strict=True
+        )
+    return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in _numbered(like)])
+
+
+def _orbax() -> Any:
+    return library("orbax.checkpoint", "sharded")
+
+
+def _numbered(tree: Any) -> dict[str, Any]:
+    return {f"leaf{i}": leaf for i, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def _signature(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": checksum(path)}
+
+
+def _check(path: Path, identity: Identity, name: str = "") -> None:
+    """Refuse a file that is not the one that was written."""
+    if path.stat().st_size != identity["bytes"] or checksum(path) != identity["sha256"]:
+        name = name or path.name
+        raise ValueError(f"{name} was cut or changed: its sha256 is not the one written down.")
+
+
+def _fitted(
+    read: Sequence[np.ndarray], leaves: Sequence[Any], names: Sequence[str], rows: bool
+) -> Iterator[np.ndarray]:
+    for array, leaf, name in zip(read, leaves, names, strict=True):
+        dtype = np.dtype(leaf.dtype)
+        array = array.view(dtype) if dtype.kind == "V" else array
+        cut = (lambda shape: (shape[:1], shape[2:])) if rows else (lambda shape: shape)
+        if array.dtype != dtype or cut(array.shape) != cut(tuple(leaf.shape)):
+            raise ValueError(f"`{name}` is {array.dtype}{list(array.shape)}, which does not fit.")
+        yield array

@@ -1,0 +1,182 @@
+"""What a run returns: draws, statistics of the chain, and ways to read them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.diagnostics.temperature import temperature_table
+from isotherm.tree import leaf_names
+from isotherm.types import ArrayTree, Traits
+
+if TYPE_CHECKING:
+    import xarray
+
+
+class Rollback(NamedTuple):
+    """Where chains went back, and why."""
+
+    step: int
+    """The last good step: all chains went on from there."""
+    chain: int
+    """The chain that was lost; the first, if several were."""
+    leaf: str
+    """What of its state was not finite; the first, if it was more than one leaf."""
+    step_size_before: float
+    """$h$ at that step."""
+    step_size_after: float
+    """Half of it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """Draws of several chains and what is known about how they were made."""
+
+    draws: ArrayTree
+    """Kept positions, a pytree with leading axes `(chain, draw)`; `None` if not collected."""
+    collected: Mapping[str, Any]
+    """Results of all collectors by name."""
+    stats: Mapping[str, np.ndarray]
+    """Per draw, leading axes `(chain, draw)`: `step_size`, `kinetic_temperature` and
+    `configurational_temperature` (per leaf). The last is about the origin and with the step's own
+    minibatch, so it is noisy where the posterior is far from 0; for a sharp one call
+    `isotherm.diagnostics.configurational_temperature` on the draws."""
+    state: Any
+    """The last state of every chain; give it back to `sample` to go on."""
+    diverged: np.ndarray
+    """Which chains are not finite any more."""
+    traits: Traits
+    momentum_sizes: tuple[int, ...]
+    leaf_names: tuple[str, ...]
+    num_draws: int
+    thin: int
+    burn_in: int
+    seconds: float = field(compare=False)
+    """Wall time, compilation included."""
+    rollbacks: tuple[Rollback, ...] = ()
+    """Where a divergence made the step size smaller (`on_divergence="rollback"`), in order."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """How `sample` was called, as far as it can be written down."""
+
+    @property
+    def num_chains(self) -> int:
+        """Number of chains."""
+        return len(self.diverged)
+
+    def __repr__(self) -> str:
+        """Say what ran; the numbers are in `summary()`."""
+        what = [self.traits.name, self.traits.integrator, self.traits.thermostat]
+        chains = "1 chain" if self.num_chains == 1 else f"{self.num_chains} chains"
+        steps = self.burn_in + self.num_draws * self.thin
+        return (
+            f"{' '.join(part for part in what if part)}: {chains} x {self.num_draws} draws "
+            f"(thin {self.thin}, burn-in {self.burn_in}; {steps:,} steps each, {self.seconds:.1f} s)"
+        )
+
+    def summary(self, max_rows: int = 40) -> "Summary":
+        """Summarise the draws: mean, sd, ESS and R-hat of every coordinate, and the run's health.
+
+        Parameters
+        ----------
+        max_rows
+            A position with more coordinates gets one row per leaf instead, with the worst ESS and
+            R-hat among its coordinates.
+        """
+        rows = [] if self.draws is None else _summary_rows(self.draws, max_rows)
+        kinetic = self.stats.get("kinetic_temperature")
+        temperatures = []
+        if kinetic is not None and kinetic.shape[1] > 3:
+            names = self.leaf_names
+            if kinetic.shape[-1] != len(names):  # the momentum lives in other coordinates
+                names = tuple(f"momentum {i}" for i in range(kinetic.shape[-1]))
+            target = float(self.traits.temperature)
+            if target > 0:
+                temperatures = temperature_table(
+                    kinetic, self.momentum_sizes, target, names, tolerance=0.02
+                )
+        return Summary(self, rows, temperatures)
+
+    def to_datatree(self) -> "xarray.DataTree":
+        """Convert to an xarray `DataTree` with groups `posterior` and `sample_stats` for ArviZ."""
+        from isotherm.interop.arviz import to_datatree
+
+        return to_datatree(self)
+
+
+def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
+    effective, shrink = jax.tree.leaves(ess(draws)), jax.tree.leaves(rhat(draws))
+    by_coordinate = sum(leaf[0, 0].size for leaf in leaves) <= max_rows
+    rows = []
+    for name, leaf, n, r in zip(leaf_names(draws), leaves, effective, shrink, strict=True):
+        flat = leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
+        mean, sd, n, r = flat.mean(0), flat.std(0), np.ravel(n), np.ravel(r)
+        if not by_coordinate:
+            label = f"{name} ({flat.shape[1]} numbers)"
+            rows.append(
+                _row(label, mean.mean(), np.sqrt((sd**2).mean()), _worst(n, min), _worst(r, max))
+            )
+            continue
+        for i, index in enumerate(np.ndindex(leaf.shape[2:])):
+            label = name + (f"[{', '.join(map(str, index))}]" if index else "")
+            rows.append(_row(label, mean[i], sd[i], n[i], r[i]))
+    return rows
+
+
+def _worst(values: np.ndarray, choose: Any) -> float:
+    finite = values[np.isfinite(values)]
+    return float(choose(finite)) if finite.size else float("nan")
+
+
+def _row(name: str, mean: float, sd: float, n: float, r: float) -> dict[str, Any]:
+    return {"name": name, "mean": float(mean), "sd": float(sd), "ess": float(n), "rhat": float(r)}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers to read before trusting a run; prints as a table."""
+
+    run: Run
+    rows: list[dict[str, Any]]
+    """One per coordinate (or leaf): name, mean, sd, ess, rhat."""
+    temperatures: list[Any]
+    """Kinetic temperature per leaf and chain, with its band (`diagnostics.temperature`)."""
+
+    def __str__(self) -> str:
+        """Lay the numbers out in plain text."""
+        run, lines = self.run, [repr(self.run)]
+        target = float(run.traits.temperature)
+        if any(not row.inside and abs(row.mean / target - 1) > 0.25 for row in self.temperatures):
+            lines.append(
+                f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, blown up "
+                "or not there yet, and its draws are not the posterior."
+            )
+        if self.rows:
+            lines.append(f"{'':<24}{'mean':>12}{'sd':>12}{'ess':>9}{'rhat':>9}")
+        for row in self.rows:
+            lines.append(
+                f"{row['name']:<24}{row['mean']:>12.4g}{row['sd']:>12.4g}"
+                f"{row['ess']:>9.0f}{row['rhat']:>9.4g}"
+            )
+        h = run.stats.get("step_size")
+        if h is not None and h.size:
+            lines.append(f"step size {h[0, 0]:.4g} to {h[0, -1]:.4g}" if h[0, 0] != h[0, -1]
+                         else f"step size {h[0, 0]:.4g}")  # fmt: skip
+        for row in self.temperatures:
+            verdict = "" if row.inside else "  <- outside its band"
+            lines.append(
+                f"temperature of {row.name}, chain {row.chain}: {row.mean:.3f} "
+                f"(99 % band {row.low:.3f} to {row.high:.3f}){verdict}"
+            )
+        for back in run.rollbacks:
+            lines.append(
+                f"rollback to step {back.step}: chain {back.chain} diverged, step size "
+                f"{back.step_size_before:.4g} -> {back.step_size_after:.4g}"
+            )
+        lines.append(f"diverged chains: {np.flatnonzero(run.diverged).tolist() or 'none'}")
+        return "\n".join(lines)
+
+    __repr__ = __str__

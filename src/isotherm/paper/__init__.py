@@ -1,0 +1,1 @@
+"""Everything that exists to reproduce the paper and to compare: baselines, experiments, report."""

@@ -1,0 +1,237 @@
+r"""Does a deep prior help a topic model of Wikipedia, and which way of learning it?
+
+Deep Poisson factor analysis (DPFA) with 128 topics and binary layers of 128, 64 and 32 units, one pass over Wikipedia articles (7702 words) in batches of 100.
+Weights of the layers by mSGNHT-S and -E, D = 40; topics by SGRLD; r, γ₀ and p are sampled. Rivals: the same model by density filtering (BCDF), with a
+Boltzmann machine for the layers (RBM; topics by mSGNHT-E, weights by contrastive divergence), one layer (NB-FTM) and LDA by density filtering.
+
+- *Perplexity* is by document completion on 1000 test articles: 80 % of the tokens observed, probabilities averaged over the draws of the last 300 batches before
+  the logarithm. A point of a curve averages 20 draws. *Single draw* shows what averaging is worth.
+- All start from what a collapsed filter of LDA made of the first 10 000 articles, which count as seen; *random start* shows what happens without.
+- The step of the topics is chosen by a shorter pass, on 1000 training articles that are held out of the stream. The warm start, and that p is sampled, were found on shorter
+  runs with the test articles in view; the rows that begin with *S,* show what they are worth. They are mSGNHT-S at the larger step with one thing changed.
+- *On* is the share of units that are on, from below. A layer that is always on or always off does nothing.
+- ± of the differences is a standard error over test articles; the spread over seeds is of a shorter pass.
+- The paper has 10 million articles, and a figure without numbers: its order is S < E < RBM, BCDF, NB-FTM, LDA.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm import random
+from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.dpfa_wiki import figures, tables
+from isotherm.paper.experiments.dpfa_wiki.follow import Plan, Traces, documents_of, follow
+from isotherm.paper.experiments.dpfa_wiki.methods import Method, Settings
+from isotherm.paper.experiments.dpfa_wiki.tables import KINDS, ONE_LAYER
+from isotherm.paper.experiments.resume import Shelf
+from isotherm.topics.corpus import Completion, completion
+from isotherm.topics.corpus_readers import CorpusStream, stream_wiki
+from isotherm.topics.dpfa.initialization import Start, learn_start
+from isotherm.topics.dpfa.model import DPFA
+from isotherm.types import Key
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that can change the numbers, apart from the seed."""
+
+    layers: tuple[int, ...] = (128, 64, 32)
+    eta: float = 0.05
+    alpha: float = 0.1
+    """Of LDA, and of the start."""
+    batch_size: int = 100
+    num_documents: int = 228_600
+    start_documents: int = 10_000
+    num_test: int = 1000
+    step_sizes: tuple[float, ...] = (1e-4, 1e-5)
+    diffusion: float = 40.0
+    mark_every: int = 10_000
+    curve_draws: int = 20
+    final_draws: int = 300
+    late: int = 10_000
+    num_seeds: int = 3
+    seed_documents: int = 40_000
+    """Where the passes of further seeds end."""
+    choice_documents: int = 30_000
+    """Where the passes that choose step sizes end."""
+    sgrld_steps: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    scir_steps: tuple[float, ...] = (0.02, 0.04, 0.08)
+    tlasgr_steps: tuple[float, ...] = (0.02, 0.04, 0.08)
+    rounds: int = 3
+    rounds_burn_in: int = 1
+    alternatives: bool = True
+
+    def __post_init__(self) -> None:
+        size = self.batch_size
+        for name in ("num_documents", "start_documents", "mark_every", "seed_documents", "choice_documents"):  # fmt: skip
+            if getattr(self, name) % size:
+                raise ValueError(f"`{name}` must be a multiple of `batch_size`.")
+        ends = (self.num_documents, self.seed_documents, self.choice_documents)
+        if min(ends) < self.start_documents + size * self.curve_draws:
+            raise ValueError("A pass must go beyond `start_documents` and the draws of a point.")
+
+    def plan(self, total: int, final_draws: int) -> Plan:
+        """Say when to look, on the way to a number of documents."""
+        left = (total - self.start_documents) // self.batch_size
+        return Plan(
+            self.batch_size, total, self.mark_every, min(self.curve_draws, left), min(final_draws, left),
+            self.late, max(self.late // 10, self.batch_size), predict_every=20, save_every=200,
+        )  # fmt: skip
+
+    def methods(self) -> dict[str, Method]:
+        """List what runs over the whole stream."""
+        h = max(self.step_sizes)
+        found = {
+            f"mSGNHT-{scheme}, h = {step:g}": Method("chain", integrator, step)
+            for step in self.step_sizes
+            for scheme, integrator in (("S", "ABOBA"), ("E", "euler"))
+        }
+        found |= {
+            "BCDF": Method("filter"),
+            "RBM": Method("boltzmann", "euler", h),
+            "NB-FTM, BCDF": Method("filter", depth=1),
+            "LDA, BCDF": Method("lda"),
+        }
+        if self.alternatives:
+            best = found[f"mSGNHT-S, h = {h:g}"]
+            found |= {
+                ONE_LAYER: replace(best, depth=1),
+                "S, topics by SCIR": replace(best, topics="SCIR"),
+                "S, topics by TLASGR": replace(best, topics="TLASGR"),
+                "S, p = 1/2": replace(best, p=0.5),
+                "S, r = 1/128, p = 1/2": replace(best, r=1 / 128, p=0.5),
+                "S, random start": replace(best, warm=False),
+            }
+        return found
+
+    def seeded(self) -> list[str]:
+        """Name the methods that have several seeds."""
+        h = f"h = {max(self.step_sizes):g}"
+        return [f"mSGNHT-S, {h}", f"mSGNHT-E, {h}", *[ONE_LAYER] * self.alternatives]
+
+
+SMOKE = Config(
+    layers=(8, 4, 2), num_documents=1500, start_documents=500, num_test=50, step_sizes=(1e-4,), mark_every=500,
+    curve_draws=3, final_draws=5, late=500, num_seeds=2, seed_documents=1000, choice_documents=1000,
+    sgrld_steps=(3e-3,), scir_steps=(0.03,), tlasgr_steps=(0.03,), rounds=2, rounds_burn_in=1,
+)  # fmt: skip
+
+
+def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
+    """Choose step sizes, then let every method read the stream."""
+    work = _Work(config, int(random.bits(key) >> 8), shelf, say)
+    chosen = work.choose()
+    result: dict[str, np.ndarray] = {f"tried {k}": v for k, v in work.tried.items()}
+    for name, method in config.methods().items():
+        traces = work.run(name, method, chosen)
+        result |= {f"{field} {name}": x for field, x in traces._asdict().items()}
+    plan = config.plan(config.seed_documents, config.curve_draws)
+    for name in config.seeded():
+        method = config.methods()[name]
+        ends = [
+            work.run(name, method, chosen, seed=seed, plan=plan).final[0]
+            for seed in range(config.num_seeds)
+        ]
+        result[f"seeds {name}"] = np.array(ends)
+    scored = work.test.scored
+    return result | {"cell starts": scored.indptr, "cell counts": scored.counts}
+
+
+class Steps(NamedTuple):
+    """What is chosen: steps of the topics."""
+
+    sgrld: float
+    scir: float
+    tlasgr: float
+
+
+class _Work:
+    """The stream, the documents to be judged by, and what all runs share."""
+
+    def __init__(self, config: Config, seed: int, shelf: Shelf, say: Say) -> None:
+        self.config, self.seed, self.shelf, self.say = config, seed, shelf, say
+        self.stream: CorpusStream = stream_wiki()
+        self.test = completion(_first(stream_wiki("test"), config.num_test), observed=0.8, seed=0)
+        held_out = documents_of(self.stream, config.num_documents, config.num_test)
+        self.held_out: Completion = completion(held_out, observed=0.8, seed=0)
+        self.starts: dict[int, Start] = {}
+        self.tried: dict[str, np.ndarray] = {}
+
+    def start(self, seed: int) -> Start:
+        """Learn from the first documents, or take it off the shelf."""
+        if seed not in self.starts:
+            name, config = f"start, seed {seed}", self.config
+            if (saved := self.shelf.load(name)) is None:
+                self.say(f"{name}: {config.start_documents:,} documents")
+                model = DPFA(self.stream.num_words, config.layers, config.eta)
+                batches = self.stream.batches(config.batch_size)
+                first = (next(batches).corpus for _ in range(config.start_documents // config.batch_size))  # fmt: skip
+                found = learn_start(model, first, alpha=config.alpha, seed=self.seed + seed)
+                saved = {k: np.asarray(v) for k, v in found._asdict().items()}
+                self.shelf.save(name, saved)
+            numbers = int(saved["documents"]), float(saved["r"]), float(saved["p"])
+            self.starts[seed] = Start(saved["counts"], *numbers)
+        return self.starts[seed]
+
+    def run(
+        self, name: str, method: Method, steps: Steps, *, seed: int = 0,
+        plan: Plan | None = None, split: Completion | None = None,
+    ) -> Traces:  # fmt: skip
+        """Run a method, on the test documents over the whole stream unless told otherwise."""
+        config = self.config
+        settings = Settings(
+            self.stream.num_words, config.layers, config.eta, config.alpha, config.diffusion, config.num_documents,
+            *steps, config.start_documents // config.batch_size, config.rounds, config.rounds_burn_in, self.seed + seed,
+        )  # fmt: skip
+        plan = plan or config.plan(config.num_documents, config.final_draws)
+        label = f"{name}, seed {seed}, to {plan.total}"
+        return follow(
+            label, method, settings, plan, self.stream, split or self.test, self.start(seed),
+            self.shelf, self.say,
+        )  # fmt: skip
+
+    def choose(self) -> Steps:
+        """Try steps on held-out training documents, one kind after the other, and give the best of each."""
+        config, method = self.config, Method("chain", step_size=max(self.config.step_sizes))
+        steps = Steps(config.sgrld_steps[0], config.scir_steps[0], config.tlasgr_steps[0])
+        for kind in KINDS:
+            one = replace(method, topics=kind)
+            values = getattr(config, f"{kind.lower()}_steps")
+            steps = self._choose(kind, kind.lower(), values, one, steps)
+        return steps
+
+    def _choose(
+        self, kind: str, field: str, values: tuple[float, ...], method: Method, steps: Steps
+    ) -> Steps:
+        plan = self.config.plan(self.config.choice_documents, 10**9)
+        found = [
+            self.run(
+                f"choice, {kind} {value:g}", method, steps._replace(**{field: value}),
+                plan=plan, split=self.held_out,
+            ).final[0]
+            for value in values
+        ]  # fmt: skip
+        self.tried[kind] = np.array([values, found])
+        return steps._replace(**{field: values[int(np.argmin(found))]})
+
+
+def _first(stream: CorpusStream, size: int) -> Any:
+    return next(stream.batches(size)).corpus
+
+
+def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Lay out the tables."""
+    return tables.rows(config, result)
+
+
+def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
+    """Say which of the paper's claims hold, and which of ours."""
+    return tables.claims(config, result)
+
+
+def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Draw perplexity against documents, the last ones magnified, and the layers."""
+    return figures.plot(config, result)

@@ -1,0 +1,195 @@
+"""The methods of the table, and one run of each: draws scored as they come."""
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import isotherm
+from isotherm.exceptions import DivergedError
+from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.resume import Shelf
+from isotherm.topics.corpus import Completion, Corpus
+from isotherm.topics.gibbs import GibbsLDA
+from isotherm.topics.lda import LDAChain
+from isotherm.topics.perplexity import CompletionScore
+from isotherm.topics.scir import SCIR
+
+Setting = tuple[float, float]
+"""Step size, and what else a method has: friction, prior of the words, or nothing (0)."""
+
+
+class Protocol(NamedTuple):
+    """How long a chain runs, and what is kept of it."""
+
+    num_topics: int = 30
+    alpha: float = 0.1
+    batch_size: int = 5
+    num_steps: int = 1000
+    thin: int = 10
+    sweeps: int = 10
+    burn_in: int = 5
+
+    @property
+    def num_kept(self) -> int:
+        """Draws that are scored."""
+        return self.num_steps // self.thin
+
+    @property
+    def num_averaged(self) -> int:
+        """Draws that are averaged in the end: those of the second half."""
+        return self.num_kept - self.num_kept // 2
+
+
+def _decaying(h: float, delay: float) -> Callable[..., Any]:
+    return isotherm.schedules.polynomial(h, delay, 0.55)
+
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    "mSGNHT-S": lambda h, d, **kw: isotherm.msgnht(None, h, d, **kw),
+    "mSGNHT-E": lambda h, d, **kw: isotherm.msgnht(None, h, d, integrator="euler", **kw),
+    "SGHMC-S": lambda h, d: isotherm.sghmc(None, h, d),
+    "SGHMC-E": lambda h, d: isotherm.sghmc(None, h, d, integrator="euler"),
+    "SGNHT-S": lambda h, d: isotherm.sgnht(None, h, d),
+    "SGLD": lambda h, _: isotherm.sgld(None, h),
+    "pSGLD": lambda h, _: isotherm.psgld(None, h),
+    "SGRLD": lambda h, beta: isotherm.sgrld(None, _decaying(h, 1000), beta),
+    "SCIR": lambda h, beta: SCIR(_decaying(h, 100), beta),
+}
+GIBBS = "Gibbs"
+
+
+@lru_cache(maxsize=32)
+def make_sampler(name: str, setting: Setting) -> Any:
+    """Make a sampler; the same one for the same setting, so that its programs compile once."""
+    return SAMPLERS[name](*setting)
+
+
+class Chain(NamedTuple):
+    """What a run leaves: probabilities of scored cells summed over draws, and its time."""
+
+    sums: np.ndarray
+    """(kept, cells), summed up to each kept draw; NaN from a divergence on."""
+    seconds: float
+    """Of the steps alone, without compilation and scores."""
+    cpu: float
+    """The same in processor time of all threads."""
+
+
+def run_chain(
+    name: str,
+    setting: Setting,
+    train: Corpus,
+    split: Completion,
+    protocol: Protocol,
+    seed: int,
+    *,
+    sampler: Any = None,
+) -> Chain:
+    """Run one chain and score every `thin`-th draw."""
+    score = CompletionScore(split, protocol.alpha, sweeps=15, burn_in=10, warm=True, seed=seed)
+    sums = np.full((protocol.num_kept, len(score.sums)), np.nan)
+    advance, topics = _start(name, setting, train, protocol, seed, sampler)
+    seconds = cpu = 0.0
+    try:
+        for i in range(protocol.num_kept):
+            clock, work = time.perf_counter(), time.process_time()
+            advance(protocol.thin)
+            seconds += time.perf_counter() - clock
+            cpu += time.process_time() - work
+            score.add(topics())
+            sums[i] = score.sums
+    except DivergedError:
+        seconds = cpu = np.nan
+    return Chain(sums, seconds, cpu)
+
+
+def _start(
+    name: str, setting: Setting, train: Corpus, protocol: Protocol, seed: int, sampler: Any
+) -> tuple[Callable[[int], None], Callable[[], np.ndarray]]:
+    """Make a chain, compiled: how to move it, and how to look at it."""
+    if name == GIBBS:
+        gibbs = GibbsLDA(
+            train, protocol.num_topics, alpha=protocol.alpha, beta=setting[1], seed=seed
+        )
+        return gibbs.sweep, gibbs.topics
+
+    def make() -> LDAChain:
+        return LDAChain(
+            make_sampler(name, setting) if sampler is None else sampler, protocol.num_topics,
+            train.num_words, data_size=len(train), alpha=protocol.alpha, sweeps=protocol.sweeps,
+            burn_in=protocol.burn_in, seed=seed,
+        )  # fmt: skip
+
+    chain = make()
+    state = chain.state()
+    chain.advance(train, 1, protocol.batch_size)  # compiles
+    chain.restore(state)
+    return (lambda n: chain.advance(train, n, protocol.batch_size)), chain.topics
+
+
+def curve(chain: Chain, split: Completion) -> np.ndarray:
+    """Perplexity after each kept draw, averaged over the later half of the draws until then."""
+    kept = np.arange(1, len(chain.sums) + 1)
+    start = kept // 2
+    before = np.vstack([np.zeros_like(chain.sums[:1]), chain.sums])[start]
+    mean = (chain.sums - before) / (kept - start)[:, None]
+    n = split.scored.counts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.exp(-(np.log(mean) @ n) / n.sum())
+    return np.where(np.isfinite(value), value, np.inf)
+
+
+class Runs(NamedTuple):
+    """What the chains of one setting leave, one row per seed."""
+
+    curves: np.ndarray
+    """(seeds, kept)"""
+    seconds: np.ndarray
+    cpu: np.ndarray
+
+
+class Bench(NamedTuple):
+    """Where chains run: documents, protocol, seed, and the shelf that keeps what is done."""
+
+    protocol: Protocol
+    shelf: Shelf
+    say: Say
+    seed: int
+    train: Corpus
+    split: Completion
+
+    def run(
+        self, purpose: str, name: str, setting: Setting, num_seeds: int, first: int, **more: Any
+    ) -> Runs:
+        """Run chains from seed `first` on, or take them off the shelf; `more` goes to the sampler."""
+        label = f"{purpose}: {name} {setting}"
+        sampler = SAMPLERS[name](*setting, **more) if more else None
+        found = Runs(
+            *map(
+                np.array,
+                zip(
+                    *(
+                        self._one(
+                            f"{label}, seed {k}", name, setting, self.seed + first + k, sampler
+                        )
+                        for k in range(num_seeds)
+                    ),
+                    strict=True,
+                ),
+            )
+        )
+        self.say(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
+        return found
+
+    def _one(self, label: str, name: str, setting: Setting, seed: int, sampler: Any) -> Runs:
+        if (saved := self.shelf.load(label)) is not None:
+            return Runs(**saved)
+        chain = run_chain(
+            name, setting, self.train, self.split, self.protocol, seed, sampler=sampler
+        )
+        found = Runs(curve(chain, self.split), np.asarray(chain.seconds), np.asarray(chain.cpu))
+        self.shelf.save(label, found._asdict())
+        return found

@@ -1,0 +1,187 @@
+"""The pictures; nothing is computed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm.paper.experiments.logistic_a9a.tables import errors, names
+from isotherm.paper.report.figures import panels
+
+if TYPE_CHECKING:
+    from isotherm.paper.experiments.logistic_a9a import Config
+
+PAPER_SAMPLERS = ("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E")
+
+
+def shown(config: Config) -> list[str]:
+    """Give those of the paper's four samplers that run."""
+    return [name for name in PAPER_SAMPLERS if name in config.samplers]
+
+
+def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    """Draw test error and training log likelihood against iteration, as the paper does."""
+    settings = list(zip(config.curve_step_sizes, config.curve_diffusions, strict=True))
+    figure, axes = panels(len(settings), 2, width=3.4, height=2.5, squeeze=False)
+    num_kept = result[f"error {PAPER_SAMPLERS[0]}"].shape[-1]
+    iteration = config.thin * np.arange(1, num_kept + 1)
+    for column, (h, d) in enumerate(settings):
+        for row, quantity in enumerate(("error", "fit")):
+            panel = axes[row, column]
+            for i, name in enumerate(shown(config)):
+                found = result[f"{quantity} {name}"][column]
+                lost = ~np.isfinite(found).all(-1)
+                if lost.all():
+                    panel.plot([], [], f"C{i}x", label=f"{name} (diverged)")
+                    continue
+                low, middle, high = np.quantile(found[~lost], [0.1, 0.5, 0.9], axis=0)
+                style = "--" if name.endswith("E") else "-"
+                panel.plot(iteration, middle, f"C{i}{style}", label=name, lw=1.2)
+                panel.fill_between(iteration, low, high, color=f"C{i}", alpha=0.15, lw=0)
+            panel.set_xlabel("iteration")
+            if row == 0:
+                panel.set(title=f"h = {h:g}, D = {d:g}", ylim=(0.145, 0.2))
+            else:
+                panel.set(ylim=(-0.6, -0.31))
+        axes[0, column].legend(fontsize=7)
+    axes[0, 0].set_ylabel("test error")
+    axes[1, 0].set_ylabel("training log likelihood per row")
+    figure.set_label(
+        "Learning curves as in the paper's appendix: columns 1 and 2 share h, columns 2 to 4 share D. Median over "
+        f"{config.curve_seeds} seeds, band from the 10 % to the 90 % quantile. The error is that of the averaged "
+        "prediction, the log likelihood that of the latest draw."
+    )
+    return figure
+
+
+def robustness(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    """Draw accuracy over step size and diffusion, one heat map per sampler."""
+    figure, axes = panels(4, 2, width=3.4, height=2.9)
+    places = [f"{family}-{letter}" for letter in "SE" for family in ("mSGNHT", "SGHMC", "SGNHT")]
+    maps = dict(zip(places, axes[:, :3].ravel(), strict=True))
+    lines = {"SGLD": axes[0, 3], "pSGLD": axes[1, 3]}
+    for name in {*maps, *lines} - set(config.samplers):
+        {**maps, **lines}[name].set_axis_off()
+    picture: Any = None
+    for name in config.underdamped:
+        panel, mean = maps[name], 100 * result[f"map {name}"].mean(-1)
+        panel.set_facecolor("0.25")
+        picture = panel.pcolormesh(
+            _edges(config.map_step_sizes), _edges(config.map_diffusions),
+            np.ma.masked_invalid(mean.T), vmin=76, vmax=85.2, cmap="viridis",
+        )  # fmt: skip
+        label = "friction" if name.startswith("SGHMC") else "diffusion D"
+        panel.set(xscale="log", yscale="log", title=name, xlabel="step size h", ylabel=label)
+        panel.minorticks_off()
+        panel.grid(False)
+    for name, steps in config.overdamped.items():
+        panel, found = lines[name], 100 * result[f"map {name}"]
+        panel.plot(steps, found.mean(-1), "o-", ms=3)
+        panel.set(
+            xscale="log", ylim=(74, 86), title=name, xlabel="step size h", ylabel="accuracy, %"
+        )
+    figure.colorbar(picture, ax=axes[:, :3], label="accuracy on the test rows, %", shrink=0.8)
+    figure.set_label(
+        f"Test accuracy over step size and diffusion, mean of {config.map_seeds} seeds; dark grey where a seed diverged. "
+        "SGLD and pSGLD have no diffusion; their step size has other units."
+    )
+    return figure
+
+
+def _edges(centres: tuple[float, ...]) -> np.ndarray:
+    """Give the borders of cells around points that are evenly spaced on a log axis."""
+    logs = np.log(centres)
+    middle = (logs[1:] + logs[:-1]) / 2
+    return np.exp([2 * logs[0] - middle[0], *middle, 2 * logs[-1] - middle[-1]])
+
+
+def lifetimes(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    """Draw how long mSGNHT-E lives against its step size, and how long it should."""
+    figure, axes = panels(1, width=5.4, height=3.4)
+    h, found = result["lifetime step sizes"], result["lifetimes"]
+    for seed in range(found.shape[1]):
+        axes.plot(
+            h,
+            found[:, seed],
+            "o",
+            color="C1",
+            ms=4,
+            alpha=0.5,
+            label="" if seed else "mSGNHT-E, one seed",
+        )
+    axes.plot(h, config.lifetimes, "k", lw=1, label="theory")
+    axes.axhline(config.num_steps, color="0.5", lw=0.8, ls=":", label="length of the paper's runs")
+    axes.set(xscale="log", yscale="log", xlabel="step size h", ylabel="steps until it diverges")
+    axes.legend()
+    figure.set_label(
+        "Euler's scheme does not have a largest stable step but a lifetime: steps until mSGNHT-E leaves the real "
+        f"numbers, {found.shape[1]} seeds, beside the theory. σ² is measured, nothing is fitted."
+    )
+    return figure
+
+
+def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    """Draw the error of each case, and sds against the truth for the defaults and the paper."""
+    sd, _ = errors(result)
+    lines = [_label(name) for name in names(config, result)]
+    figure = Figure(figsize=(13, 0.24 * len(lines) + 1.5))
+    bars, scatter = figure.subplots(1, 2, width_ratios=(1.3, 1))
+    size = 100 * np.abs(sd)
+    middle, high = np.median(size, axis=1), np.quantile(size, 0.9, axis=1)
+    y = np.arange(len(lines))[::-1]
+    for i in range(len(lines)):
+        if np.isfinite(middle[i]) and middle[i] < 1e3:
+            bars.plot([middle[i], high[i]], [y[i], y[i]], color="C0", lw=2, alpha=0.4)
+            bars.plot(middle[i], y[i], "o", color="C0", ms=5)
+        else:
+            bars.text(
+                0.4,
+                y[i],
+                "diverged" if np.isnan(middle[i]) else "off the scale",
+                va="center",
+                fontsize=8,
+                color="0.35",
+            )
+    bars.axvline(2, color="0.5", lw=0.8, ls=":")
+    bars.set_yticks(y, lines, fontsize=7)
+    bars.set(
+        xscale="log", xlim=(0.3, 2000), xlabel="error of posterior sds, %: median to 90 % quantile"
+    )
+    truth = result["reference sd"]
+    shown = {0: "natural coordinates, batch 10", 1: "natural coordinates, batch 100"}
+    shown |= {3: "paper's setting, batch 10", 4: "paper's setting, batch 100"}
+    for i, label in shown.items():
+        if i < len(sd):
+            scatter.plot(truth, result["posterior sd"][i], ".", ms=5, label=label)
+    ends = np.array([truth.min(), truth.max()])
+    scatter.plot(ends, ends, "k", lw=0.8)
+    scatter.set(
+        xscale="log", yscale="log", xlabel="exact posterior sd", ylabel="sampled posterior sd"
+    )
+    scatter.set_box_aspect(1)
+    scatter.minorticks_off()
+    scatter.set_anchor("N")
+    scatter.legend()
+    figure.set_label(
+        "Left: relative error of the posterior standard deviations of the 124 weights, median (dot) to 90 % quantile "
+        "(end of the line). Right: sampled against exact standard deviations."
+    )
+    return figure
+
+
+def _label(name: dict[str, object]) -> str:
+    parts = [str(name["sampler"])]
+    if "batch" in name:
+        parts += [str(name["coordinates"]), f"batch {name['batch']}"]
+        parts += [
+            str(name[key])
+            for key, usual in (
+                ("batches", "independent"),
+                ("gradient", "minibatch"),
+                ("start", "mode"),
+            )
+            if name[key] != usual
+        ]
+    return ", ".join(parts)

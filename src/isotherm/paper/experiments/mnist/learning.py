@@ -1,0 +1,208 @@
+r"""One network, one sampler: what is known after every epoch.
+
+An *epoch* is $N/n$ steps, whatever the batch policy. After each the test set is predicted with the
+latest draw and with the average over all draws since the end of burn-in; nothing but these predictions
+is kept of the weights. Everything is saved after every epoch, so a cut run loses at most one.
+"""
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import isotherm
+from isotherm import random
+from isotherm.data.idx import Images, load_mnist
+from isotherm.diagnostics.predictions import class_probabilities
+from isotherm.gradients.full_data import sum_over_rows
+from isotherm.models.networks import Network, lenet, mlp
+from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.mnist.record import Record
+from isotherm.paper.experiments.resume import Shelf
+from isotherm.types import Key, Sampler
+
+BLOCK = 2000
+"""Rows predicted at once."""
+
+
+class Data(NamedTuple):
+    """Rows to learn from and rows to be judged by."""
+
+    train: Images
+    test: Images
+
+
+@lru_cache(maxsize=2)
+def mnist(num_train: int, num_test: int, validation: bool = False) -> Data:
+    """Load MNIST, or a part of it; for `validation` the last 10 000 training images are judged."""
+    train, test = load_mnist()
+    if validation:
+        train, test = (Images(train.x[a], train.y[a]) for a in (slice(50_000), slice(50_000, None)))
+    return Data(
+        Images(train.x[:num_train], train.y[:num_train]),
+        Images(test.x[:num_test], test.y[:num_test]),
+    )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is sampled."""
+
+    sampler: str = "mSGNHT-S"
+    hidden: tuple[int, ...] = (100, 100)
+    """Units per hidden layer; nothing means LeNet."""
+    activation: str = "relu"
+    step_size: float = 1e-4
+    diffusion: float = 5.0
+    """$D$; for SGHMC the friction too."""
+    num_epochs: int = 40
+    halve_every: int = 20
+    """Epochs after which the step size is halved; 0 never halves it."""
+    batch_size: int = 100
+    policy: str = "independent"
+    prior_sd: float = 1.0
+    temperature: float = 1.0
+    thermostat_mass: float = 1.0
+    start_scale: float = 1.0
+    """Of the initial weights."""
+    pixel_scale: float = 1.0
+    """Times the grey values, which otherwise run from 0 to 1."""
+    noise: str = "three-point"
+    coordinates: str = "plain"
+    """`"kronecker"` starts with `isotherm.warm_start`, takes its settings, and `step_size` is in units of its own."""
+    rounds: int = 4
+    steps_per_round: int = 1000
+    draws_per_epoch: int = 5
+    burn_in: float = 0.5
+    """Share of the epochs before predictions are averaged."""
+
+    def network(self) -> Network:
+        """Build the network."""
+        if not self.hidden:
+            return lenet(activation=self.activation, prior_sd=self.prior_sd)
+        sizes = (784, *self.hidden, 10)
+        return mlp(sizes, activation=self.activation, prior_sd=self.prior_sd)
+
+    def build(self, grad_fn: Any, epoch_length: int) -> Sampler:
+        """Build the sampler."""
+        h: Any = self.step_size
+        if self.halve_every:
+            h = isotherm.schedules.halving(h, self.halve_every * epoch_length)
+        options: dict[str, Any] = {"temperature": self.temperature, "noise": self.noise}
+        name, _, scheme = self.sampler.partition("-")
+        if name == "SGLD":  # a step of size h with a fresh momentum goes as far
+            return isotherm.sgld(grad_fn, lambda t: _at(h, t) ** 2 / 2, **options)
+        options["integrator"] = {"S": "ABOBA", "E": "euler"}[scheme]
+        if name == "SGHMC":
+            return isotherm.sghmc(grad_fn, h, self.diffusion, **options)
+        make = {"mSGNHT": isotherm.msgnht, "SGNHT": isotherm.sgnht}[name]
+        return make(grad_fn, h, self.diffusion, thermostat_mass=self.thermostat_mass, **options)
+
+    def settled(self, key: Key, grad_fn: Any, batches: Any, start: Any) -> tuple[Any, Sampler]:
+        """Start warm, in Kronecker coordinates; return the position and the sampler."""
+        warm = isotherm.warm_start(
+            key, grad_fn, start, batches, coordinates="kronecker", num_steps=self.steps_per_round,
+            rounds=self.rounds, steps_per_round=self.steps_per_round,
+        )  # fmt: skip
+        settings: dict[str, Any] = warm.settings | {"step_size": self.step_size * warm.step_size}
+        return warm.position, isotherm.msgnht(grad_fn, noise=self.noise, **settings)
+
+    @property
+    def warm_gradients(self) -> int:
+        """Minibatch gradients that a warm start takes: the climb, the walks, the measurements."""
+        if self.coordinates == "plain":
+            return 0
+        return self.steps_per_round * (1 + self.rounds) + (self.rounds + 1) * (2 * 512 + 200)
+
+    def varied(self, **changes: Any) -> "Recipe":
+        """Give the same with something changed."""
+        return replace(self, **changes)
+
+
+def _at(h: Any, step_index: jax.Array) -> Any:
+    return h(step_index) if callable(h) else h
+
+
+class Learner:
+    """Runs a recipe on some data, with any number of seeds; what compiles, compiles once."""
+
+    def __init__(self, recipe: Recipe, data: Data) -> None:
+        network = recipe.network()
+        train, test = (Images(recipe.pixel_scale * x, y) for x, y in data)
+        policies = {
+            "independent": isotherm.independent_batches,
+            "shuffled": isotherm.shuffled_batches,
+        }
+        self.recipe, self.network, self.labels = recipe, network, test.y
+        self.batches = policies[recipe.policy](tuple(train), recipe.batch_size)
+        self.epoch_length = len(train.y) // recipe.batch_size
+        self.grad_fn = network.gradient(len(train.y))
+        self.sampler = recipe.build(self.grad_fn, self.epoch_length)
+        self.some = jax.tree.map(lambda leaf: leaf[:10_000], self.batches.data)
+        self.log_likelihood = jax.jit(self.grad_fn.log_likelihood_sum)
+        self.collect = {
+            "test": isotherm.collect.draws(
+                class_probabilities(network.predict, test.x, rows_per_block=BLOCK)
+            ),
+            "thermostat": isotherm.collect.draws(_mean_thermostat, of="state"),
+            "weights": isotherm.collect.draws(_some_weights),
+        }
+
+    def train_nll(self, position: Any) -> float:
+        """Compute the mean negative log likelihood of the first 10 000 training rows."""
+        size = len(self.some[1])
+        return -float(sum_over_rows(self.log_likelihood, position, self.some, size, BLOCK)) / size
+
+    def learn(self, key: Key, name: str, shelf: Shelf, say: Say) -> dict[str, np.ndarray]:
+        """Run with one key, or take the run off the shelf, and measure it after every epoch.
+
+        Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll`
+        (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average
+        since burn-in; of the latest draw before), `temperature`, `thermostat`; at the end
+        `probabilities`, `entropy` (mean over draws), `averages`: accuracy and NLL by share of
+        burn-in and by how many draws per epoch are averaged, and `ess`: effective draws per 1000
+        gradients of log probabilities and of weights.
+        """
+        recipe = self.recipe
+        thin = max(1, self.epoch_length // recipe.draws_per_epoch)
+        start = self.network.init(random.fold(key, 3))
+        start = jax.tree.map(lambda leaf: recipe.start_scale * leaf, start)
+        sampler = self.sampler
+        if recipe.coordinates == "kronecker":
+            start, sampler = recipe.settled(random.fold(key, 4), self.grad_fn, self.batches, start)
+        start_key = random.fold(random.fold(key, 0), 2)
+        state = jax.vmap(sampler.init, (None, 0))(start, start_key[None])
+        record = Record(recipe, self.labels, self.epoch_length)
+        if (saved := shelf.load(name)) is not None:
+            state = record.restore(saved, state)
+        while record.epoch < recipe.num_epochs and not record.lost:
+            with warnings.catch_warnings():
+                # What shuffled batches do to a thermostat is measured here.
+                warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
+                run = isotherm.sample(
+                    key, sampler, start, self.batches, num_draws=recipe.draws_per_epoch, thin=thin,
+                    burn_in=self.epoch_length - thin * recipe.draws_per_epoch, state=state,
+                    collect=self.collect, on_divergence="continue", progress=False,
+                )  # fmt: skip
+            state = run.state
+            record.add(run, self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
+            shelf.save(name, record.arrays(state))
+            say(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
+        return record.result()
+
+
+def _some_weights(position: Any) -> jax.Array:
+    """Pick 50 numbers of every leaf, evenly spaced: what mixing is judged by."""
+    leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(position)]
+    return jnp.concatenate([leaf[:: max(1, leaf.size // 50)][:50] for leaf in leaves])
+
+
+def _mean_thermostat(state: Any) -> jax.Array:
+    leaves = jax.tree.leaves(getattr(state, "thermostat", None))
+    if not leaves:
+        return jnp.full((), jnp.nan)
+    return jnp.mean(jnp.concatenate([jnp.ravel(leaf) for leaf in leaves]))

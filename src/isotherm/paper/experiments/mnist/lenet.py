@@ -1,0 +1,79 @@
+"""Does a convolutional network tolerate a large step size?
+
+LeNet on MNIST: two layers of 5 x 5 convolutions (32 and 64 channels), each with ReLU and 2 x 2 pooling, and two layers of 200
+ReLUs; prior N(0, 1) on every weight, temperature 1 (the true posterior), batches of 100, 40 epochs, h halved after 20, D = 50, h = 1e-4 and 5e-4.
+
+- Curves are of single draws; the table also has predictions averaged over the draws of the second half of the epochs.
+- *Training NLL* is the mean over 10 000 training images, for the last draw of each epoch.
+- The paper gives curves, no numbers, and says that "L is set to 20" without saying what L is; here it is ignored.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm.paper.experiments.contract import Claim
+from isotherm.paper.experiments.mnist import curves
+from isotherm.paper.experiments.mnist.curves import rows, run
+from isotherm.paper.experiments.mnist.learning import Recipe
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
+
+
+@dataclass(frozen=True)
+class Config(curves.Training):
+    """Everything that can change the numbers, apart from the seed."""
+
+    step_sizes: tuple[float, ...] = (1e-4, 5e-4)
+    diffusion: float = 50.0
+    draws_per_epoch: int = 2
+    num_seeds: int = 1
+
+    def recipes(self) -> dict[str, Recipe]:
+        """List what runs."""
+        return {
+            f"mSGNHT-{scheme}, h = {h:g}": self.recipe(
+                f"mSGNHT-{scheme}", (), h, draws_per_epoch=self.draws_per_epoch
+            )
+            for h in self.step_sizes for scheme in "SE"
+        }  # fmt: skip
+
+
+SMOKE = Config(
+    step_sizes=(1e-3,), num_epochs=1, halve_every=0, draws_per_epoch=1, num_train=500, num_test=200
+)
+
+
+def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
+    """Say which of the paper's claims hold."""
+    h = max(config.step_sizes)
+    least = 98.5 if config.full_size else 20.0
+    s, e = (curves.final(result, f"mSGNHT-{x}, h = {h:g}") for x in "SE")
+    return [
+        Claim(
+            f"mSGNHT-S trains LeNet at h = {h:g}",
+            bool((s > least).all()),
+            f"test accuracy {curves.spread(s)} %",
+            f"above {least:g} %",
+        ),
+        Claim(
+            "and is at least as accurate as E there",
+            bool((~(e > s + 0.15)).all()),
+            f"S {curves.spread(s)} %, E {curves.spread(e)} %",
+            "not behind by more than 0.15 (1.5 standard errors of the test set)",
+        ),
+    ]
+
+
+def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Draw the learning curves."""
+    label = f"Test accuracy of single draws and training NLL per epoch, LeNet; D = {config.diffusion:g}."
+    figure = curves.learning_curves(
+        result,
+        config.recipes(),
+        lambda recipe: f"h = {recipe.step_size:g}",
+        label,
+        low=95.0 if config.full_size else 0.0,
+    )
+    return {"curves": figure}

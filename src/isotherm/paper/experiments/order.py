@@ -1,0 +1,377 @@
+r"""Is Euler of first order, and every symmetric splitting of second?
+
+An integrator has order K if one step differs from the dynamics by $O(h^{K+1})$ on every smooth
+function; averages over a long run are then off by $O(h^K)$. The paper proves K = 1 for its Euler
+step (Lemma 1) and K = 2 for its symmetric splitting, here called ABOBA (Lemma 2). We look at these,
+at every other word that isotherm knows by name, and at one that is not symmetric, in three ways.
+
+- *Symbolic*: both sides expanded in powers of h by computer algebra, with any potential. That is a
+  proof, for each word and each of the five thermostats; with three-point noise it only asks whether
+  terms through $h^2$ agree, so that 2 means at least 2.
+- *Local error*: one step of the code itself, its noise integrated out by quadrature, against
+  $e^{h L}$, for a wave $f(x) = e^{i k x}$, on coupled double wells in two or three dimensions. No Monte
+  Carlo here; the slope against h should be K + 1.
+- *Stationary bias*: long runs of many chains on the double well with D = 1 and $\mu$ = 10, started
+  from exact draws. The slope against h should be K.
+
+Which average shows the bias matters. A thermostat forces some to be right, as $E[p^2]$ at the ends of
+ABOBA; BADODAB gets most averages over positions nearly right. So the bias is the length of three
+numbers that should vanish, whatever the target: the configurational temperature
+$E[U'^2 - U'']/E[U'']$, the kinetic temperature $E[p^2] - 1$, and $E[\theta p]$, in which Euler errs by
+$-h/2$. In one dimension all adaptive thermostats are the same, so `per_coordinate` stands for them.
+
+*With gradient noise*, as in the paper's double well (D = 0, B = 1), letters are not everything. A
+word that kicks once per step, as ABOBA does, remains what it is: the noise of its kick is as good as
+the letter N. A word that cuts the kick in two uses the same noise twice, half a kick then brings a
+quarter of the variance instead of half, and the word falls to first order. (BADODAB, which
+shares a gradient between two steps, does so only in averages over momenta.) To save time only
+`compared_words` are run with noisy gradients, with three-point noise and with a fixed friction; with
+all words given, the slopes with noisy gradients were 1.0 to 1.1 for OBABO, ABDODBA and DOBABOD, which
+split their kick, and 2.0 for OABAO, which does not.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm import random
+from isotherm.dynamics.integrators import NAMED_WORDS, Integrator, parse_integrator
+from isotherm.dynamics.langevin import LangevinState, langevin
+from isotherm.dynamics.measured_order import local_errors, power_law, time_average
+from isotherm.dynamics.order import THERMOSTATS, local_order
+from isotherm.dynamics.symbolic import load_sympy
+from isotherm.models import double_well
+from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.report.figures import panels
+from isotherm.types import Key
+
+TOLERANCE, ITS_STEPS = 0.25, 10_000
+"""How far a measured order may be off, and the length of the chains it is meant for."""
+
+
+class Setting(NamedTuple):
+    """A kind of long run: the thermostat, its noise, and whether the gradient is noisy."""
+
+    thermostat: str
+    noise: str = "gaussian"
+    noisy_gradient: bool = False
+
+
+SETTINGS = {
+    "exact gradient": Setting("per_coordinate"),
+    "three-point noise": Setting("per_coordinate", noise="three-point"),
+    "fixed friction": Setting("fixed"),
+    "noisy gradient": Setting("per_coordinate", noisy_gradient=True),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that can change the numbers, apart from the seed."""
+
+    words: tuple[str, ...] = (
+        "euler", "ADBKN", "ABOBA", "BADODAB", "OBABO", "OABAO", "ABDODBA", "DOBABOD",
+    )  # fmt: skip
+    compared_words: tuple[str, ...] = ("euler", "ABOBA", "BADODAB")
+    thermostats: tuple[str, ...] = THERMOSTATS
+    local_step_sizes: tuple[float, ...] = (0.002, 0.004, 0.008, 0.016)
+    first_order_step_sizes: tuple[float, ...] = (0.025, 0.05, 0.1)
+    second_order_step_sizes: tuple[float, ...] = (0.1, 0.2, 0.3)
+    num_chains: int = 1_000
+    num_steps: int = 10_000
+    burn_in: int = 1_000
+    thermostat_mass: float = 10.0
+
+    def __post_init__(self) -> None:
+        if len(self.first_order_step_sizes) != len(self.second_order_step_sizes):
+            raise ValueError("Words of either order need the same number of step sizes.")
+
+
+SMOKE = Config(
+    words=("euler", "ADBKN", "ABOBA"),
+    compared_words=("ABOBA",),
+    thermostats=("per_coordinate",),
+    num_steps=4_000,
+)
+
+
+def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
+    """Find the orders by long runs, by one step, and by algebra."""
+    load_sympy()  # or say at once that it is missing
+    words = [parse_integrator(word, symmetric=False) for word in config.words]
+    with ThreadPoolExecutor(1) as background:
+        chains = background.submit(_stationary_biases, config, words, key, say)
+        local = []
+        for thermostat in config.thermostats:
+            say(f"Local errors: {thermostat} thermostat")
+            local.append(local_errors(words, thermostat, _wells, config.local_step_sizes))
+        stationary = chains.result()
+    symbolic = []
+    for thermostat in config.thermostats:
+        say(f"Algebra: {thermostat} thermostat")
+        symbolic.append([_symbolic_orders(word, thermostat) for word in words])
+    slopes, _ = power_law(config.local_step_sizes, np.array(local))
+    return {
+        "symbolic": np.array(symbolic), "local": np.array(local), "local_order": slopes - 1,
+        **stationary,
+    }  # fmt: skip
+
+
+def _symbolic_orders(word: Integrator, thermostat: str) -> tuple[int, int]:
+    """Find the order with Gaussian noise, and whether it is at least 2 with three-point noise."""
+    gaussian = local_order(word.letters, thermostat)
+    three_point = local_order(word.letters, thermostat, noise="three-point", max_order=1)
+    return gaussian.order, three_point.order
+
+
+def _wells(x: jax.Array) -> jax.Array:
+    """Couple as many double wells as there are coordinates."""
+    return jnp.sum(double_well.log_density(x)) - 0.1 * jnp.sum(x[:-1] ** 2 * x[1:])
+
+
+def _expected(word: str, setting: str = "") -> int:
+    """Give the order of a word; a noisy gradient spoils it unless it is used once."""
+    parsed = parse_integrator(word, symmetric=False)
+    split = parsed.letters.count("K") > 1
+    return 1 if setting == "noisy gradient" and split else parsed.order
+
+
+def _step_sizes(config: Config, word: str, setting: str) -> tuple[float, ...]:
+    first = _expected(word, setting) == 1
+    return config.first_order_step_sizes if first else config.second_order_step_sizes
+
+
+def _stationary_biases(
+    config: Config, words: list[Integrator], key: Key, say: Say
+) -> dict[str, np.ndarray]:
+    """Measure biases, their errors and exponents by setting, word and step size."""
+    shape = (len(SETTINGS), len(words), len(config.first_order_step_sizes))
+    step_sizes, biases, errors = (np.full(shape, np.nan) for _ in range(3))
+    start = double_well.exact_draws(jax.random.fold_in(key, 0), config.num_chains)
+    for s, (name, setting) in enumerate(SETTINGS.items()):
+        for w, word in enumerate(words):
+            if s and word.name not in config.compared_words:
+                continue
+            say(f"Long runs: {word.name}, {name}")
+            step_sizes[s, w] = _step_sizes(config, word.name, name)
+            for i, h in enumerate(step_sizes[s, w]):
+                averages = _averages(
+                    jax.random.fold_in(key, 1 + i + 100 * (w + 100 * s)),
+                    start, h, config.num_steps, config.burn_in, config.thermostat_mass,
+                    word=word, setting=setting,
+                )  # fmt: skip
+                biases[s, w, i], errors[s, w, i] = _length(np.asarray(averages, np.float64))
+    slope, slope_error = power_law(step_sizes, biases, errors)
+    return {
+        "stationary_step_size": step_sizes, "stationary": biases, "stationary_error": errors,
+        "stationary_order": slope, "stationary_order_error": slope_error,
+    }  # fmt: skip
+
+
+def _length(averages: np.ndarray) -> tuple[float, float]:
+    """Give the length of the mean over chains, and its standard error."""
+    mean = averages.mean(0)
+    length = np.linalg.norm(mean)
+    along = averages @ mean / length
+    return float(length), float(along.std(ddof=1) / len(averages) ** 0.5)
+
+
+@partial(jax.jit, static_argnames=("word", "setting"))
+def _averages(
+    key: Key, start: jax.Array, h: float, num_steps: int, burn_in: int, mass: float,
+    *, word: Integrator, setting: Setting,
+) -> jax.Array:  # fmt: skip
+    """Average what should vanish over each of many chains."""
+    noisy = setting.noisy_gradient
+    sampler = langevin(
+        double_well.noisy_gradient(h) if noisy else double_well.gradient,
+        h,
+        0.0 if noisy else 1.0,
+        thermostat=setting.thermostat,
+        thermostat_mass=mass,
+        initial_thermostat=1.0,
+        integrator=word,
+        noise=setting.noise,
+    )
+    mean_curvature = double_well.expectation(double_well.curvature)
+
+    def observe(state: LangevinState) -> jax.Array:
+        x, p = state.position, state.momentum
+        excess = double_well.gradient(x, None) ** 2 - double_well.curvature(x)
+        return jnp.stack([excess / mean_curvature, p**2 - 1, x * p])
+
+    def chain(key: Key, start: jax.Array) -> jax.Array:
+        return time_average(key, sampler, start, observe, num_steps, burn_in)
+
+    keys = jax.vmap(partial(random.fold, key))(jnp.arange(len(start)))
+    return jax.vmap(chain)(keys, start)
+
+
+def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Lay out one row per word and thermostat."""
+    table = []
+    for w, word in enumerate(config.words):
+        parsed = parse_integrator(word, symmetric=False)
+        for t, thermostat in enumerate(config.thermostats):
+            row = {
+                "word": _label(word),
+                "thermostat": thermostat,
+                "gradients per step": parsed.num_gradients,
+                "paper": {"euler": 1, "ABOBA": 2}.get(word),
+                "expected": parsed.order,
+                "symbolic": result["symbolic"][t, w, 0],
+                "symbolic, three-point": result["symbolic"][t, w, 1],
+                "local slope - 1": result["local_order"][t, w, 0],
+                "local slope - 1, three-point": result["local_order"][t, w, 1],
+            }
+            exact = "fixed friction" if thermostat == "fixed" else "exact gradient"
+            for column, name in (
+                ("bias slope", exact),
+                ("three-point bias slope", "three-point noise"),
+                ("noisy bias slope", "noisy gradient"),
+            ):
+                s, mine = list(SETTINGS).index(name), SETTINGS[name].thermostat == thermostat
+                row[column] = result["stationary_order"][s, w] if mine else None
+                row[f"± {column}"] = result["stationary_order_error"][s, w] if mine else None
+            table.append(row)
+    return table
+
+
+def _label(word: str) -> str:
+    """Name all words with these letters."""
+    letters = NAMED_WORDS.get(word)
+    return " = ".join(w for w in NAMED_WORDS if NAMED_WORDS[w] == letters) or word
+
+
+def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
+    """State the lemmas, and what else should hold."""
+    claims = []
+
+    def claim(text: str, found: np.ndarray, expected: int, tolerance: float = TOLERANCE) -> None:
+        found = found[~np.isnan(found)]
+        if found.size:
+            holds = bool(np.all(np.abs(found - expected) <= tolerance))
+            allowed = f"{expected} ± {tolerance}" if tolerance else f"{expected}"
+            claims.append(Claim(text, holds, f"{found.min():.3g} to {found.max():.3g}", allowed))
+
+    # A short run has more Monte Carlo error.
+    loose = round(TOLERANCE * max(1.0, (ITS_STEPS / config.num_steps) ** 0.5), 2)
+    order = np.array([_expected(word) for word in config.words])
+    noisy = np.array([_expected(word, "noisy gradient") for word in config.words])
+    euler = np.array(config.words) == "euler"
+    algebra, step = result["symbolic"], result["local_order"]
+    long_run = dict(zip(SETTINGS, result["stationary_order"], strict=True))
+    exact = np.stack([long_run["exact gradient"], long_run["fixed friction"]])
+    for text, words, expected in (
+        ("Euler is of order 1 (Lemma 1)", euler, 1),
+        ("Palindromes are of order 2 (Lemma 2)", order == 2, 2),
+        ("An asymmetric word is of order 1", ~euler & (order == 1), 1),
+    ):
+        claim(f"{text}: algebra", algebra[:, words, 0], expected, 0)
+        claim(f"{text}: local error", step[:, words, 0], expected)
+        claim(f"{text}: stationary bias", exact[:, words], expected, loose)
+    for expected in (1, 2):
+        text, words = f"Three-point noise keeps order {expected}", order == expected
+        claim(f"{text}: algebra", algebra[:, words, 1], expected, 0)
+        claim(f"{text}: local error", step[:, words, 1], expected)
+        claim(f"{text}: stationary bias", long_run["three-point noise"][words], expected, loose)
+    bias = long_run["noisy gradient"]
+    claim("Noisy gradients leave Euler at order 1: stationary bias", bias[euler], 1, loose)
+    claim(
+        "Noisy gradients leave a whole kick at order 2: stationary bias", bias[noisy == 2], 2, loose
+    )
+    claim(
+        "Noisy gradients put a split kick at order 1: stationary bias",
+        bias[noisy < order],
+        1,
+        loose,
+    )
+    return claims
+
+
+def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Draw local errors and stationary biases against the step size."""
+    return {
+        "local_error": _plot_local(config, result),
+        "stationary_bias": _plot_stationary(config, result),
+    }
+
+
+def _style(w: int, **kwargs: Any) -> dict[str, Any]:
+    return {
+        "color": [*(f"C{i}" for i in range(7)), "0.6"][w % 8],
+        "marker": "osD^vP*X"[w % 8],
+    } | kwargs
+
+
+def _plot_local(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    figure, (left, right) = panels(2, width=4.4, height=3.7)
+    name = "per_coordinate" if "per_coordinate" in config.thermostats else config.thermostats[0]
+    shown = config.thermostats.index(name)
+    h, places = np.array(config.local_step_sizes), np.arange(len(config.thermostats))
+    for w, word in enumerate(config.words):
+        gaussian, three_point = result["local"][shown, w]
+        left.plot(h, gaussian, **_style(w, label=_label(word)))
+        left.plot(h, three_point, **_style(w, ls="none", mfc="white", ms=3, zorder=3))
+        shift = 0.1 * (w - (len(config.words) - 1) / 2)
+        gaussian, three_point = result["local_order"][:, w].T
+        right.plot(places + shift, gaussian, **_style(w, ls="none"))
+        right.plot(places + shift, three_point, **_style(w, ls="none", mfc="white", ms=3))
+    _reference(left, h, 2.0 * result["local"][shown, :, 0, 0].max(), 2, "bottom")
+    _reference(left, h, 0.4 * result["local"][shown, :, 0, 0].min(), 3, "top")
+    _logarithmic(left, h)
+    left.set(ylabel="error of one step", title=f"One step, {name} thermostat")
+    right.set_xticks(places, [name.replace("_", "\n") for name in config.thermostats])
+    right.set(ylabel="slope of the error - 1", title="All thermostats", ylim=(0.7, 2.3))
+    figure.legend(loc="outside lower center", ncols=4)
+    figure.set_label(
+        "Local weak error of one step against the step size; filled markers Gaussian noise, small "
+        "open ones three-point noise, dashed lines slopes 2 and 3. Right: fitted slopes less one, "
+        "which should be the order."
+    )
+    return figure
+
+
+def _plot_stationary(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    figure, axes = panels(2, 2, width=4.4, height=3.1, sharex=True, sharey=True)
+    ticks = sorted({*config.first_order_step_sizes, *config.second_order_step_sizes})
+    for s, (name, ax) in enumerate(zip(SETTINGS, axes.flat, strict=True)):
+        for w, word in enumerate(config.words):
+            h, bias, error = (
+                result[key][s, w]
+                for key in ("stationary_step_size", "stationary", "stationary_error")
+            )
+            if np.isfinite(bias).all():
+                ax.errorbar(h, bias, 2 * error, **_style(w, label="" if s else _label(word)))
+        _reference(ax, np.array(config.first_order_step_sizes), 0.035, 1, "bottom")
+        _reference(ax, np.array(config.second_order_step_sizes), 0.004, 2, "top")
+        _logarithmic(ax, ticks)
+        ax.set(ylabel="stationary bias", title=name.capitalize())
+        ax.label_outer()
+    figure.legend(loc="outside lower center", ncols=4)
+    figure.set_label(
+        "Stationary bias on the double well against the step size. Error bars are two standard "
+        "errors over chains, dashed lines slopes 1 and 2. All but the fixed friction with one "
+        "thermostat per coordinate."
+    )
+    return figure
+
+
+def _logarithmic(ax: Any, ticks: Any) -> None:
+    ax.set(xscale="log", yscale="log", xlabel="step size h")
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+
+
+def _reference(ax: Any, h: np.ndarray, start: float, slope: int, side: str) -> None:
+    """Draw a dashed line of known slope, and say which."""
+    line = start * (h / h[0]) ** slope
+    ax.plot(h, line, color="0.45", ls="--", lw=1, zorder=1)
+    align = {"va": side, "ha": "right" if side == "bottom" else "left"}
+    ax.annotate(f"slope {slope} ", (h[1], line[1]), color="0.3", fontsize=8, **align)

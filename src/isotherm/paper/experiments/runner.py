@@ -1,0 +1,140 @@
+"""Runs an experiment and writes what it found."""
+
+import dataclasses
+import inspect
+import os
+import platform
+import shlex
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from isotherm.io.files import atomically
+from isotherm.paper.experiments import registry
+from isotherm.paper.experiments.contract import Experiment, Say
+from isotherm.paper.experiments.overrides import configured
+from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.report.document import strict, write_json
+from isotherm.paper.report.figures import caption, styled
+from isotherm.paper.report.page import fragment
+
+
+def execute(
+    name: str,
+    *,
+    smoke: bool = False,
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    out: Path = Path("runs"),
+    resume: bool = False,
+    say: Say = lambda message: None,
+) -> dict[str, Any]:
+    """Run the experiment called `name` and return the document written to `out/name/result.json`.
+
+    Beside it stand `result.npz` (the arrays), `figures/*.svg` and `*.png`, and `fragment.html`
+    for the report. Files are replaced whole, the document last, so that a document always has its
+    figures.
+
+    Parameters
+    ----------
+    smoke
+        Start from the experiment's `SMOKE` configuration, which ends in seconds.
+    seed
+        Seed of the one key the experiment gets.
+    overrides
+        Changes of the configuration, each `key=value`.
+    out
+        Where results of all experiments live, one folder each.
+    resume
+        Go on where a run with the same configuration and seed was cut, if the experiment is long
+        enough to keep a shelf; otherwise start afresh.
+    say
+        Told about progress in a few words.
+    """
+    experiment = registry.load(name)
+    config = configured(experiment.SMOKE if smoke else experiment.Config(), overrides)
+    folder = out / name
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+
+    say(f"Running {name}")
+    started, clock = datetime.now(UTC), time.perf_counter()
+    shelves: dict[str, Any] = {}
+    if "shelf" in inspect.signature(experiment.run).parameters:
+        belongs_to = {
+            "configuration": dataclasses.asdict(config),
+            "seed": seed,
+            "version": version("isotherm"),
+        }
+        shelves["shelf"] = Shelf.open(folder / "shelf", belongs_to, resume)
+    result = {
+        key: np.asarray(value)
+        for key, value in experiment.run(config, jax.random.key(seed), say, **shelves).items()
+    }
+    wall_time = time.perf_counter() - clock
+    with atomically(folder / "result.npz") as draft:
+        np.savez_compressed(draft, **result)  # pyright: ignore[reportArgumentType]
+
+    say("Drawing figures")
+    title, description = registry.split_docstring(experiment.__doc__)
+    document = strict(
+        {
+            "name": name,
+            "title": title,
+            "description": description,
+            "paper": registry.find(name).paper,
+            "config": dataclasses.asdict(config),
+            "smoke": smoke,
+            "seed": seed,
+            "versions": {
+                "python": platform.python_version(),
+                **{package: version(package) for package in ("isotherm", "jax", "numpy")},
+            },
+            "machine": {
+                "cpus": os.cpu_count(),
+                "platform": platform.platform(),
+                "backend": jax.default_backend(),
+            },
+            "started": started.isoformat(timespec="seconds"),
+            "wall_time_seconds": round(wall_time, 3),
+            "command": _command(name, smoke, seed, overrides),
+            "rows": experiment.rows(config, result),
+            "claims": [claim._asdict() for claim in experiment.check(config, result)],
+            "figures": _draw(experiment, config, result, folder),
+        }
+    )
+    with atomically(folder / "fragment.html") as draft:
+        draft.write_text(fragment(document, folder), encoding="utf-8")
+    write_json(folder / "result.json", document)
+    for shelf in shelves.values():
+        shelf.remove()
+    return document
+
+
+def _command(name: str, smoke: bool, seed: int, overrides: Sequence[str]) -> str:
+    """Spell the command that gives the same numbers again, wherever its files go."""
+    settings = [word for override in overrides for word in ("--set", override)]
+    return shlex.join(
+        ["isotherm", "run", name, *(["--smoke"] * smoke), "--seed", str(seed), *settings]
+    )
+
+
+def _draw(
+    experiment: Experiment, config: Any, result: dict[str, np.ndarray], folder: Path
+) -> list[dict[str, str]]:
+    """Save every figure as SVG and PNG; return names, captions and paths relative to `folder`."""
+    figures = []
+    with styled():
+        for name, figure in experiment.plot(config, result).items():
+            entry = {"name": name, "caption": caption(figure, name)}
+            for ending in ("svg", "png"):
+                entry[ending] = f"figures/{name}.{ending}"
+                with atomically(folder / entry[ending]) as draft:
+                    figure.savefig(draft, metadata={"Date": None} if ending == "svg" else None)
+            figures.append(entry)
+    return figures

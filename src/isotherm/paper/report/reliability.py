@@ -1,0 +1,83 @@
+"""Reliability diagrams: what a classifier claims, and what comes true."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from isotherm.paper.report.figures import panels
+
+FEW = 4
+"""Curves whose names find room beside them."""
+
+
+class Curve(Protocol):
+    """A reliability curve, as `isotherm.diagnostics.calibration.reliability` makes it."""
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Bounds of the bins."""
+        ...
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Mean confidence per bin."""
+        ...
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """Share of right predictions per bin."""
+        ...
+
+    @property
+    def count(self) -> np.ndarray:
+        """Rows per bin."""
+        ...
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error."""
+        ...
+
+
+def reliability_diagram(curves: Mapping[str, Curve], *, least_rows: int = 10) -> Figure:
+    """Draw reliability curves, and below them how the confidence is distributed.
+
+    On the diagonal a classifier is as sure as it is right; below it, too sure. Bars are one binomial
+    standard error.
+
+    Parameters
+    ----------
+    curves
+        By name; the legend adds each one's expected calibration error.
+    least_rows
+        Bins with fewer rows are not drawn: their accuracy says nothing.
+    """
+    if not curves:
+        raise ValueError("`curves` must name at least one reliability curve.")
+    many = len(curves) > FEW
+    figure, (upper, lower) = panels(
+        rows=2, width=7.5 if many else 4.2, height=2.4, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
+    )  # fmt: skip
+    upper.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", zorder=1)
+    for i, (name, curve) in enumerate(curves.items()):
+        style = {"color": f"C{i % 7}", "linestyle": ("-", ":", "-.")[i // 7 % 3]}
+        shown = curve.count >= max(least_rows, 1)
+        share = curve.accuracy[shown]
+        error = np.sqrt(share * (1 - share) / curve.count[shown])
+        upper.errorbar(
+            curve.confidence[shown], share, error, marker="o", label=f"{name} ({curve.error:.2%})",
+            **style,
+        )  # fmt: skip
+        lower.stairs(curve.count / curve.count.sum(), curve.edges, **style)
+    upper.set(ylabel="Accuracy", ylim=(0, 1.02), xlim=(0, 1), xlabel="")
+    if many:
+        figure.legend(title="ECE in brackets", loc="outside right upper")
+    else:
+        upper.legend(title="ECE in brackets", loc="upper left")
+    lower.set(xlabel="Confidence", ylabel="Share of rows", yscale="log")
+    figure.set_label(
+        "Reliability: accuracy against confidence, by bins of confidence, and the share of rows in each"
+    )
+    return figure

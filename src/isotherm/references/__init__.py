@@ -1,0 +1,1 @@
+"""Exact posteriors that samplers are measured against; production code does not import them."""

@@ -1,0 +1,1 @@
+"""Topic models with scikit-learn's interface."""

@@ -1,0 +1,61 @@
+"""Coordinates: two products that belong together, and bases that do what they say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isotherm.coordinates.linear import Dense, Diagonal, Identity, diagonal, eigenbasis
+
+POSITION = {"a": jnp.arange(2.0), "b": jnp.ones((2, 1))}
+ROOT = np.random.default_rng(1).normal(size=(4, 4))
+CURVATURE = ROOT @ ROOT.T + 0.1 * np.eye(4)
+
+
+def flat(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Identity(),
+        Diagonal({"a": jnp.array([2.0, 3.0]), "b": jnp.array([[0.5], [0.1]])}),
+        Dense(jnp.asarray(ROOT, jnp.float32), POSITION),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_pull_is_the_transpose_of_push(key, space):
+    direction = jax.tree.map(
+        lambda x: jax.random.normal(key, x.shape), space.momentum_like(POSITION)
+    )
+    grads = jax.tree.map(lambda x: jax.random.normal(key, x.shape) + 1, POSITION)
+    one = flat(space.push(direction)) @ flat(grads)
+    other = flat(direction) @ flat(space.pull(grads))
+    assert one == pytest.approx(other, rel=1e-5)
+    assert jax.tree.structure(space.push(direction)) == jax.tree.structure(POSITION)
+
+
+def test_the_eigenbasis_makes_the_curvature_one_and_keeps_the_axes():
+    basis = np.asarray(eigenbasis(CURVATURE, POSITION).basis)
+    np.testing.assert_allclose(basis.T @ CURVATURE @ basis, np.eye(4), atol=1e-4)
+    gram = basis.T @ basis
+    np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-4)
+
+
+def test_the_diagonal_makes_the_diagonal_one():
+    space = diagonal({"a": jnp.array([4.0, 9.0]), "b": jnp.full((2, 1), 25.0)})
+    np.testing.assert_allclose(flat(space.scale), [0.5, 1 / 3, 0.2, 0.2], rtol=1e-6)
+
+
+def test_directions_without_curvature_are_bounded():
+    basis = eigenbasis(np.diag([1.0, 0.0, -0.5, 4.0]), POSITION, floor=0.01).basis
+    lengths = np.sort(np.linalg.norm(basis, axis=0))
+    np.testing.assert_allclose(lengths, [0.5, 1, 5, 5], rtol=1e-5)
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ValueError, match="must be a 4 x 4 matrix"):
+        eigenbasis(np.eye(3), POSITION)
+    with pytest.raises(ValueError, match=r"negative\* log density"):
+        eigenbasis(-np.eye(4), POSITION)

@@ -1,0 +1,332 @@
+"""A cut run goes on as if nothing had been; what is damaged or of another run is never taken for it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+from isotherm.exceptions import CheckpointWarning
+from isotherm.io.files import DRAFT, atomically
+from isotherm.loop import checkpoint as module
+from isotherm.loop.checkpoint import Checkpoints, Keeper, Progressed
+
+DATA = (jnp.arange(40.0).reshape(20, 2) / 20, jnp.ones(20))
+SETTINGS = {"thin": 3, "burn_in": 250, "num_chains": 2, "progress": False}
+COLLECT = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
+
+
+def grad_fn(position, batch):
+    x, y = batch
+    return 10 * x.T @ (y - x @ position) - position
+
+
+SAMPLER = isotherm.msgnht(grad_fn, 0.05)  # one, so that it compiles once
+
+
+def run(folder=None, num_draws=40, seed=0, data=DATA, sampler=SAMPLER, **changes):
+    batches = isotherm.independent_batches(data, 5)
+    settings = SETTINGS | {"collect": COLLECT, "num_draws": num_draws} | changes
+    return isotherm.sample(
+        jax.random.key(seed), sampler, jnp.zeros(2), batches, checkpoint=folder, **settings
+    )
+
+
+def same(one, other):
+    everything = (one.collected, dict(one.stats), one.state), (other.collected, dict(other.stats), other.state)  # fmt: skip
+    for a, b in zip(*map(jax.tree.leaves, everything), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+class Cut(Exception):
+    """Somebody pulled the plug."""
+
+
+def cut_after(monkeypatch, chunks):
+    """Make a run stop dead after some chunks, each of which is saved."""
+    counted = iter(range(chunks))
+    after = Keeper.after_chunk
+
+    def once_more(self, progressed, *, last=False):
+        after(self, progressed, last=last)
+        if next(counted, None) is None:
+            raise Cut
+
+    monkeypatch.setattr(Keeper, "after_chunk", once_more)
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2, 3, 4])
+def test_a_run_cut_anywhere_ends_the_same(monkeypatch, tmp_path, chunks):
+    whole = run()
+    with monkeypatch.context() as patch:
+        cut_after(patch, chunks)
+        with pytest.raises(Cut):
+            run(tmp_path, checkpoint_seconds=0)
+    same(run(tmp_path), whole)
+    same(run(tmp_path), whole)  # and a run that is done is only read
+
+
+def test_more_draws_go_further_and_fewer_are_refused(tmp_path):
+    run(tmp_path, num_draws=10)
+    same(run(tmp_path), run())
+    with pytest.raises(ValueError, match="has 40 draws already, more than `num_draws` 20"):
+        run(tmp_path, num_draws=20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, r"another run: key was \[0, 0\], now it is \[0, 1\]"),
+        ({"thin": 2}, "thin was 3, now it is 2"),
+        ({"num_chains": 3}, "num_chains was 2, now it is 3"),
+        (
+            {"collect": {"moments": isotherm.collect.moments(jnp.sum)}},
+            r"collect, .* was float32\[2, 2\]",
+        ),
+        ({"data": (DATA[0] + 1, DATA[1])}, "batches was"),
+        ({"sampler": isotherm.msgnht(grad_fn, 0.04)}, "what a step does .* was .*, now it is"),
+        ({"sampler": isotherm.msgnht(grad_fn, 0.05, 1.1)}, "what a step does"),
+        (
+            {"sampler": isotherm.msgnht(lambda x, batch: grad_fn(x, batch) - x, 0.05)},
+            "what a step does",
+        ),
+    ],
+)
+def test_the_folder_of_another_run_is_refused(tmp_path, changes, message):
+    run(tmp_path, num_draws=5)
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, **changes)
+
+
+def saved_twice(monkeypatch, folder):
+    with monkeypatch.context() as patch:
+        cut_after(patch, 3)
+        with pytest.raises(Cut):
+            run(folder, checkpoint_seconds=0)
+    states = sorted(folder.glob("state-*.npz"))
+    assert len(states) == 2
+    return states
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 0.999])
+def test_a_changed_byte_is_found_and_the_checkpoint_before_is_taken(monkeypatch, tmp_path, place):
+    *_, last = saved_twice(monkeypatch, tmp_path)
+    content = bytearray(last.read_bytes())
+    content[int(place * len(content))] ^= 1
+    last.write_bytes(content)
+    with pytest.warns(CheckpointWarning, match=re.escape(f"{last.name} was cut or changed")):
+        resumed = run(tmp_path)
+    same(resumed, run())
+
+
+def test_a_cut_file_or_a_lost_one_is_found(monkeypatch, tmp_path):
+    first, last = saved_twice(monkeypatch, tmp_path)
+    last.write_bytes(last.read_bytes()[:-1])
+    first.unlink()
+    with pytest.raises(ValueError, match=r"No checkpoint in .* is whole"):
+        run(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        run(tmp_path)
+
+
+def test_a_state_in_parts_goes_on_the_same(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        cut_after(patch, 3)
+        with pytest.raises(Cut):
+            run(tmp_path, checkpoint_seconds=0, checkpoint_in_parts=True)
+    assert not list(tmp_path.glob("state-*.npz"))
+    assert len([path for path in tmp_path.glob("state-*") if path.is_dir()]) == 2
+    same(run(tmp_path), run())  # the other kind goes on from it
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "orbax.checkpoint", None)
+        with pytest.raises(ImportError, match=r"isotherm\[sharded\]"):
+            run(tmp_path, 41, checkpoint_in_parts=True)
+
+
+def test_a_damaged_part_of_a_state_is_found(tmp_path):
+    load, right = by_hand(tmp_path, in_parts=True)
+    assert equal(load(), right[1])
+    last = tmp_path / "state-00001"
+    parts = [path for path in last.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(parts) > 5
+    for part in parts:
+        content = part.read_bytes()
+        part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        name = re.escape(f"state-00001/{part.relative_to(last).as_posix()} was cut or changed")
+        with pytest.warns(CheckpointWarning, match=name):
+            assert equal(load(), right[0])
+        part.write_bytes(content)
+
+
+def by_hand(folder, **settings):
+    """Save twice; give how to load, and what is right to find."""
+
+    def progressed(kept):
+        pages = [({"draws": np.full((2, n, 3), float(n))}, {"h": np.ones((2, n))}) for n in kept]
+        state = {"x": np.arange(6.0).reshape(2, 3) + len(kept)}
+        rollbacks = [[4, 1, "position", 0.5, 0.25]] * len(kept)
+        return Progressed(7, sum(kept), np.array([False, True]), state, {}, pages, rollbacks)
+
+    kept = [[2], [2, 3]]
+    checkpoints = Checkpoints(folder, {"seed": 1}, **settings)
+    for one in kept:
+        checkpoints.save(progressed(one))
+    first = progressed([2])
+
+    def load():
+        page = jax.tree.map(lambda x: x[:, :0], first.pages[0])
+        return Checkpoints(folder, {"seed": 1}).load(first.state, first.memory, page)
+
+    return load, [progressed(one) for one in kept]
+
+
+def equal(one, other):
+    parts = [jax.tree.leaves(tuple(p)) for p in (one, other)]
+    return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))
+
+
+@pytest.mark.filterwarnings("ignore::isotherm.exceptions.CheckpointWarning")
+def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
+    """Every seventh byte of every file, one bit; every cut at a multiple of 50: refused, or one of the two that are right."""
+    load, right = by_hand(tmp_path)
+    assert equal(load(), right[1])
+    refused = fell_back = unharmed = 0
+    for path in sorted(tmp_path.iterdir()):
+        content = path.read_bytes()
+        damaged = [content[:i] for i in range(0, len(content), 50)]
+        for i in range(0, len(content), 7):
+            damaged.append(content[:i] + bytes([content[i] ^ (1 << i % 8)]) + content[i + 1 :])
+        for bad in damaged:
+            path.write_bytes(bad)
+            try:
+                found = load()
+            except ValueError:
+                refused += 1
+                continue
+            assert any(equal(found, one) for one in right), path.name
+            fell_back += equal(found, right[0])
+            unharmed += equal(found, right[1])
+        path.write_bytes(content)
+    assert min(refused, fell_back, unharmed) > 50
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    load, right = by_hand(tmp_path)
+    checkpoints = Checkpoints(tmp_path, {"seed": 1})
+
+    def fail(*arguments, **more):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", fail)
+        with pytest.raises(OSError, match=r"Cannot save in .*: no space left .* is intact") as told:
+            checkpoints.save(right[1])
+    assert told.value.errno == 28
+    assert equal(load(), right[1])
+
+
+def test_types_that_numpy_does_not_know_survive(tmp_path):
+    def go(folder):
+        sampler = isotherm.sgld(lambda x, batch: -x, 0.1)
+        return isotherm.sample(
+            jax.random.key(0), sampler, jnp.zeros(3, jnp.bfloat16), isotherm.no_batches(),
+            num_draws=6, progress=False, checkpoint=folder,
+        )  # fmt: skip
+
+    whole = go(None)
+    go(tmp_path)
+    again = go(tmp_path)
+    assert again.draws.dtype == jnp.bfloat16
+    same(again, whole)
+
+
+@pytest.mark.parametrize("keep", [None, 1, 3])
+def test_only_the_last_states_stay(tmp_path, keep):
+    settings = {} if keep is None else {"checkpoint_keep": keep}
+    for num_draws in (5, 10, 15, 20):
+        run(tmp_path, num_draws=num_draws, **settings)
+    assert len(list(tmp_path.glob("state-*.npz"))) == (keep or 2)
+    assert len(list(tmp_path.glob("page-*.npz"))) == 4
+
+
+FINGERPRINT = """
+import jax, jax.numpy as jnp, isotherm
+from isotherm.loop.checkpoint import fingerprint
+network = isotherm.models.mlp((4, 5, 3))
+sampler = isotherm.msgnht(network.gradient(data_size=100), isotherm.schedules.halving(0.1, 50))
+key = jax.random.key(0)
+state = sampler.init(network.init(key), key)
+print(fingerprint(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int))))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    prints = [
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINT], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert prints[0] == prints[1] != ""
+
+
+def test_a_fingerprint_sees_constants():
+    def step(weight):
+        return lambda x: x * weight
+
+    one, x = np.arange(3.0), jnp.ones(3)
+    prints = {module.fingerprint(step(jnp.asarray(w)), x) for w in (one, one, one + 1)}
+    assert len(prints) == 2
+    assert module.fingerprint(step(2.0), x) != module.fingerprint(step(2.0001), x)
+
+
+PROGRAM = """
+import sys, jax, jax.numpy as jnp, isotherm
+sampler = isotherm.msgnht(lambda x, batch: -x, 0.1)
+run = isotherm.sample(jax.random.key(0), sampler, jnp.zeros(4), isotherm.no_batches(), num_draws=int(sys.argv[2]), thin=200,
+                      checkpoint=sys.argv[1], checkpoint_seconds=0.1, progress=False)
+print(float(run.draws.sum()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_a_killed_process_leaves_what_it_takes(tmp_path, number):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cut")]
+    process = subprocess.Popen([*command, "1000000"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("cut/state-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode != 0
+    if number == signal.SIGTERM:
+        assert "Stopped and saved in" in error and "the same call goes on from there" in error
+    told = max(tmp_path.glob("cut/state-*.json"))
+    draws = str(int(re.search(r'"kept": (\d+)', told.read_text())[1]) + 50)
+    resumed = subprocess.run([*command, draws], capture_output=True, text=True, check=True)
+    fresh = subprocess.run(
+        [*command[:-1], str(tmp_path / "fresh"), draws], capture_output=True, text=True, check=True
+    )
+    assert resumed.stdout == fresh.stdout
+
+
+def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(Cut), atomically(path) as draft:
+        draft.write_text("ne")
+        raise Cut
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+    with atomically(path) as draft:
+        assert draft.parent.name.startswith(DRAFT)
+        draft.write_text("new")
+    assert path.read_text() == "new"

@@ -1,0 +1,173 @@
+"""Warm starts and batch policies against an exact posterior: Bayesian linear regression.
+
+Correlated features, unscaled, unit noise: the posterior is Gaussian and known. Standard errors of the
+variances are about 2 %; the limits below leave five of them.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+
+RNG = np.random.default_rng(3)
+SIZE, DIMENSION = 2000, 5
+MIXING = RNG.normal(size=(DIMENSION, DIMENSION)) * np.array([1.0, 3.0, 0.3, 1.0, 0.5])
+X = (RNG.normal(size=(SIZE, DIMENSION)) @ MIXING).astype(np.float32)
+Y = (X @ RNG.normal(size=DIMENSION) + RNG.normal(size=SIZE)).astype(np.float32)
+PRECISION = X.T.astype(np.float64) @ X + np.eye(DIMENSION)
+COVARIANCE = np.linalg.inv(PRECISION)
+MEAN = COVARIANCE @ X.T.astype(np.float64) @ Y
+
+
+def log_likelihood(w, batch):
+    x, y = batch
+    return -0.5 * (y - x @ w) ** 2
+
+
+GRADIENT = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), SIZE)
+BATCHES = isotherm.independent_batches((X, Y), 40)
+
+
+def variance_ratio(run):
+    return run.draws.reshape(-1, DIMENSION).astype(np.float64).var(0) / np.diag(COVARIANCE)
+
+
+def posterior(key, sampler, batches=BATCHES, num_draws=2500):
+    return isotherm.sample(
+        key, sampler, jnp.asarray(MEAN, jnp.float32), batches, num_draws=num_draws, thin=20,
+        burn_in=4000, num_chains=4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "fisher"])
+def test_natural_coordinates_give_the_posterior_without_tuning(key, curvature):
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, curvature=curvature)
+    offset = np.abs(np.asarray(start.position) - MEAN) / np.sqrt(np.diag(COVARIANCE))
+    assert offset.max() < 0.05
+    assert 0.02 < start.step_size <= 0.1
+    run = posterior(key, isotherm.msgnht(GRADIENT, **start.settings))
+    np.testing.assert_allclose(variance_ratio(run), 1, atol=0.1)
+    shift = (run.draws.mean((0, 1)) - MEAN) / np.sqrt(np.diag(COVARIANCE))
+    np.testing.assert_allclose(shift, 0, atol=0.1)
+
+
+def test_plain_coordinates_do_not(key):
+    """The discovery: a per-coordinate thermostat is wrong where gradient noise is correlated."""
+    start = isotherm.warm_start(
+        key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="identity"
+    )
+    assert start.stiffness == pytest.approx(np.linalg.eigvalsh(PRECISION).max(), rel=0.01)
+    plain = posterior(key, isotherm.msgnht(GRADIENT, **start.settings))
+    assert np.abs(np.log(variance_ratio(plain))).max() > 0.3
+
+
+def test_the_diagonal_removes_the_units(key):
+    start = isotherm.warm_start(
+        key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="diagonal", curvature="fisher"
+    )
+    scale = np.asarray(start.coordinates.scale)
+    np.testing.assert_allclose(scale, np.diag(PRECISION) ** -0.5, rtol=0.2)
+    by_hessian = isotherm.warm_start(
+        key, GRADIENT, jnp.asarray(MEAN, jnp.float32), BATCHES, coordinates="diagonal", num_steps=0
+    )
+    np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
+
+
+def test_shuffled_epochs_cool_a_thermostat_as_the_warning_says(key):
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
+    sampler = isotherm.msgnht(GRADIENT, **start.settings)
+    with pytest.warns(isotherm.exceptions.PolicyWarning):
+        run = posterior(key, sampler, isotherm.shuffled_batches((X, Y), 40))
+    assert variance_ratio(run).max() < 0.8
+
+
+def test_thermostats_start_where_small_batches_take_them(key):
+    batches = isotherm.independent_batches((X, Y), 4)
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
+    sampler = isotherm.msgnht(GRADIENT, **start.settings)
+    run = posterior(key, sampler, batches, num_draws=200)
+    settled = float(run.state.thermostat.mean())
+    assert settled > 5 * start.diffusion
+    assert start.initial_thermostat == pytest.approx(settled, rel=0.2)
+    first = isotherm.sample(key, sampler, start.position, batches, num_draws=200, num_chains=50)
+    assert 0.9 < first.stats["kinetic_temperature"].mean() < 1.3
+    cold = isotherm.msgnht(GRADIENT, **start.settings | {"initial_thermostat": None})
+    hot = isotherm.sample(key, cold, start.position, batches, num_draws=200, num_chains=50)
+    assert hot.stats["kinetic_temperature"].mean() > 3
+
+
+def test_control_variates_take_long_steps_with_small_batches(key):
+    batches = isotherm.independent_batches((X, Y), 10)
+    plain = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
+    start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches, control_variates=True)
+    assert plain.grad_fn is GRADIENT and start.grad_fn is not GRADIENT
+    assert start.noise_variance < plain.noise_variance / 20
+    assert start.step_size == 0.1 > plain.step_size
+    run = posterior(key, isotherm.msgnht(start.grad_fn, **start.settings), batches)
+    np.testing.assert_allclose(variance_ratio(run), 1, atol=0.1)
+
+
+def test_misuse_is_refused(key):
+    with pytest.raises(ValueError, match="`control_variates` needs `coordinates='eigenbasis'`"):
+        isotherm.warm_start(
+            key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="diagonal", control_variates=True
+        )
+    with pytest.raises(ValueError, match="`coordinates` must be"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
+    with pytest.raises(ValueError, match="`curvature` must be"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, curvature="ricci")
+    with pytest.raises(ValueError, match=r"must come from isotherm.minibatch_gradient"):
+        isotherm.warm_start(key, lambda w, b: -w, jnp.zeros(5), BATCHES)
+    with pytest.raises(ValueError, match="must hold the data"):
+        isotherm.find_mode(key, GRADIENT, jnp.zeros(5), isotherm.no_batches())
+    with pytest.raises(ValueError, match="2000 rows"):
+        short = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), 10)
+        isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)
+
+
+def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
+    """Several outputs, one layer: exact posterior known, and no setting given."""
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(1000, 3)) @ rng.normal(size=(3, 3))).astype(np.float32)
+    y = (x @ rng.normal(size=(3, 2)) + 0.5 * rng.normal(size=(1000, 2))).astype(np.float32)
+    network = isotherm.models.mlp((3, 2), likelihood="gaussian", noise_sd=0.5)
+    grad_fn, batches = network.gradient(1000), isotherm.independent_batches((x, y), 50)
+    start = isotherm.warm_start(
+        jax.random.key(0), grad_fn, network.init(jax.random.key(1)), batches,
+        coordinates="kronecker", num_steps=500, rounds=1, steps_per_round=200,
+    )  # fmt: skip
+    run = isotherm.sample(
+        jax.random.key(2), isotherm.msgnht(grad_fn, **start.settings), start.position, batches,
+        num_draws=1500, thin=20, burn_in=1000, num_chains=8,
+    )  # fmt: skip
+    design = np.column_stack([x, np.ones(1000)])
+    sd = np.sqrt(np.diag(np.linalg.inv(design.T @ design / 0.25 + np.eye(4))))
+    weights, bias = run.draws[0]
+    found = np.concatenate([weights, bias[:, :, None]], axis=2).reshape(-1, 4, 2).std(0)
+    # Some 5000 effective draws: five sigma are 5 %; the curvature is not quite a product (bias).
+    np.testing.assert_allclose(found, np.repeat(sd[:, None], 2, axis=1), rtol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("edge", "message"),
+    [(0.0, "not finite at this position"), (1.0, "walk away from the mode diverged in round 1")],
+)
+def test_a_kronecker_start_that_meets_nan_says_so(edge, message):
+    network = isotherm.models.mlp((2, 2))
+    rng = np.random.default_rng(0)
+    batches = isotherm.independent_batches(
+        (rng.normal(size=(20, 2)).astype(np.float32), rng.integers(0, 2, 20)), 5
+    )
+
+    def log_likelihood(w, batch):
+        outside = jnp.abs(w[0].weights).max() >= edge
+        return network.log_likelihood(w, batch) * jnp.where(outside, jnp.nan, 1.0)
+
+    grad_fn = isotherm.minibatch_gradient(log_likelihood, network.log_prior, 20)
+    zero = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(1)))
+    with pytest.raises(FloatingPointError, match=message):
+        isotherm.warm_start(
+            jax.random.key(0), grad_fn, zero, batches, coordinates="kronecker", num_steps=0
+        )

@@ -1,0 +1,71 @@
+"""Every baseline for networks: one interface, one prediction helper, something learnt."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isotherm
+from isotherm.diagnostics.calibration import classifier_scores
+from isotherm.diagnostics.predictions import WithEntropy, posterior_predictive
+from isotherm.models.networks import mlp
+from isotherm.paper.baselines.bayes_by_backprop import bayes_by_backprop, scale_mixture
+from isotherm.paper.baselines.deep_ensemble import deep_ensemble
+from isotherm.paper.baselines.laplace import laplace
+from isotherm.paper.baselines.mc_dropout import mc_dropout
+from isotherm.paper.baselines.sgd import sgd
+
+RNG = np.random.default_rng(1)
+SIZE = 300
+X = RNG.normal(size=(2 * SIZE, 2)).astype(np.float32)
+Y = (np.hypot(*X.T) > 1.2).astype(np.int32)  # a disc, which no linear model finds
+DATA, TEST = (X[:SIZE], Y[:SIZE]), (X[SIZE:], Y[SIZE:])
+NETWORK = mlp((2, 20, 2))
+BATCHES = isotherm.shuffled_batches(DATA, 50)
+GRADIENT = NETWORK.gradient(SIZE)
+
+
+def fit_sgd(key):
+    return sgd(key, GRADIENT, NETWORK.init(key), BATCHES, num_steps=600)
+
+
+def fit_bayes_by_backprop(key):
+    grad_fn = isotherm.minibatch_gradient(NETWORK.log_likelihood, scale_mixture(), SIZE)
+    return bayes_by_backprop(
+        key, grad_fn, NETWORK.init(key), BATCHES, num_steps=2000, step_size=0.01
+    )
+
+
+def fit_mc_dropout(key):
+    return mc_dropout(
+        key, GRADIENT, NETWORK.init(key), BATCHES, num_steps=1500, rates=0.1, step_size=0.1
+    )
+
+
+def fit_deep_ensemble(key):
+    return deep_ensemble(key, GRADIENT, NETWORK.init, BATCHES, num_steps=600, num_members=3)
+
+
+def fit_laplace(key):
+    return laplace(key, NETWORK, fit_sgd(key).position, DATA)
+
+
+FITS = [fit_sgd, fit_bayes_by_backprop, fit_mc_dropout, fit_deep_ensemble, fit_laplace]
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_draws_predict(key, fit):
+    """A disc: no linear model finds it, so the hidden layer has learnt something."""
+    fitted = fit(key)
+    start, draws = NETWORK.init(key), fitted.sample(key, 9)
+    assert jax.tree.structure(draws) == jax.tree.structure(start)
+    for leaf, like in zip(jax.tree.leaves(draws), jax.tree.leaves(start), strict=True):
+        assert leaf.shape == (1, 9, *like.shape) and leaf.dtype == like.dtype
+        assert bool(jnp.all(jnp.isfinite(leaf)))
+    jax.tree.map(np.testing.assert_array_equal, fitted.sample(key, 9), draws)
+    both = posterior_predictive(WithEntropy(NETWORK.predict), draws, TEST[0])
+    scores = classifier_scores(both["probabilities"], TEST[1], both["entropy"])
+    assert scores["accuracy"] > 0.85 and scores["nll"] < 0.4
+    assert (scores["epistemic"] > 1e-3) == (fit is not fit_sgd)
+    with pytest.raises(ValueError, match="`num_draws` must be at least 1, got 0"):
+        fitted.sample(key, 0)

@@ -1,0 +1,161 @@
+"""The MNIST experiments: resumed runs are the same to the bit, claims can fail, and they run."""
+
+import numpy as np
+import pytest
+from jax import random as jax_random
+
+from isotherm.data.idx import Images
+from isotherm.data.registry import locate
+from isotherm.paper.experiments import runner
+from isotherm.paper.experiments.mnist import curves, depth, natural, rivals, table
+from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe
+from isotherm.paper.experiments.resume import Shelf
+
+RECIPE = Recipe(
+    hidden=(5,), step_size=5e-3, num_epochs=4, halve_every=2, batch_size=20, draws_per_epoch=2
+)
+
+
+def silent(message):
+    del message
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(10, 784))
+    labels = rng.integers(0, 10, 500).astype(np.int32)
+    pixels = (centres[labels] + rng.normal(size=(500, 784))).astype(np.float32) / 10
+    return Data(Images(pixels[:400], labels[:400]), Images(pixels[400:], labels[400:]))
+
+
+class Cut(Exception):
+    """Somebody pulled the plug."""
+
+
+def test_a_cut_run_goes_on_as_if_nothing_had_been(data, tmp_path):
+    key, learner = jax_random.key(0), Learner(RECIPE, data)
+    whole = learner.learn(key, "one", Shelf(), silent)
+    shelf = Shelf.open(tmp_path / "shelf", {"seed": 0}, resume=False)
+
+    def pull(message):
+        if "epoch 2" in message:
+            raise Cut
+
+    with pytest.raises(Cut):
+        learner.learn(key, "one", shelf, pull)
+    said = []
+    resumed = learner.learn(key, "one", shelf, said.append)
+    assert len(said) == 2
+    for name, values in whole.items():
+        np.testing.assert_array_equal(resumed[name], values, err_msg=name)
+    again = learner.learn(key, "one", shelf, pull)  # nothing is left to do
+    np.testing.assert_array_equal(again["accuracy"], whole["accuracy"])
+
+
+def test_what_is_measured(data):
+    found = Learner(RECIPE, data).learn(jax_random.key(1), "one", Shelf(), silent)
+    assert found["accuracy"].shape == (4,) and found["accuracy"][-1] > 20
+    np.testing.assert_allclose(found["probabilities"].sum(1), 1, atol=1e-5)
+    assert found["averages"].shape == (3, 2, 2)
+    # From half of the epochs on, all draws: that is the last point of the curve.
+    assert found["averages"][1, 1, 0] == pytest.approx(found["accuracy"][-1])
+    assert found["averages"][1, 1, 1] == pytest.approx(found["nll"][-1])
+    assert 0.3 < found["temperature"][-1] < 3 and found["thermostat"][-1] > 0
+
+
+def test_a_warm_start_is_paid_for():
+    recipe = RECIPE.varied(coordinates="kronecker", rounds=1, steps_per_round=50)
+    assert recipe.warm_gradients == 100 + 2 * 1224 and RECIPE.warm_gradients == 0
+    config = natural.Config()
+    assert config.natural(1.0).num_epochs < config.plain(1e-4).num_epochs
+
+
+def test_a_lost_chain_is_reported(data):
+    recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
+    found = Learner(recipe, data).learn(jax_random.key(0), "one", Shelf(), silent)
+    assert np.isnan(found["accuracy"]).all() and np.isnan(found["averages"]).all()
+    assert curves.spread(np.array([np.nan, 97.0, 98.0])) == "97.50 ± 0.50 (1 of 3 diverged)"
+
+
+@pytest.mark.parametrize("name", ["SGHMC-S", "SGHMC-E", "SGNHT-S", "SGLD"])
+def test_every_sampler_has_a_recipe(data, name):
+    recipe = RECIPE.varied(sampler=name, num_epochs=1, halve_every=0)
+    found = Learner(recipe, data).learn(jax_random.key(0), "one", Shelf(), silent)
+    assert np.isfinite(found["draw accuracy"]).all()
+
+
+def test_claims_of_depth_can_fail():
+    config = depth.Config()
+    result = {}
+    for name, recipe in config.recipes().items():
+        good = recipe.sampler == "mSGNHT-S"
+        result |= {
+            f"{name}/{what}": np.full((3, 40), 97.0 if good else 96.0) for what in curves.KEPT[:-2]
+        }
+    assert all(claim.holds for claim in depth.check(config, result))
+    e = "mSGNHT-E, depth 4, h = 0.0001"
+    better = result | {f"{e}/accuracy": np.full((3, 40), 97.5)}
+    assert [claim.holds for claim in depth.check(config, better)] == [True, False]
+    lost = result | {f"{e}/accuracy": np.full((3, 40), np.nan)}
+    assert all(claim.holds for claim in depth.check(config, lost))
+    s = "mSGNHT-S, depth 4, h = 0.0001"
+    bad = result | {f"{s}/accuracy": np.full((3, 40), 50.0)}
+    assert not depth.check(config, bad)[0].holds
+
+
+def test_claims_of_the_table_can_fail():
+    config = table.Config()
+    names = (*config.samplers(), *config.rivals)
+    result = {f"{name}/scores": np.full((3, 5), 98.3) for name in names}
+    result |= {f"{name}/together": np.full(5, 98.3) for name in names}
+    assert all(claim.holds for claim in table.check(config, result))
+    ahead = result | {"SGD/scores": np.full((3, 5), 98.6)}
+    assert sum(not claim.holds for claim in table.check(config, ahead)) == 1
+    short = result | {"mSGNHT-S, paper's setting/scores": np.full((3, 5), 97.6)}
+    assert not table.check(config, short)[0].holds
+    alone = result | {"mSGNHT-S, chosen/together": np.full(5, 98.2)}
+    assert sum(not claim.holds for claim in table.check(config, alone)) == 1
+
+
+def present() -> bool:
+    try:
+        return bool(locate("mnist"))
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not present(), reason="needs ../shared/data/mnist")
+def test_a_smoke_run(tmp_path):
+    name = "mnist-depth"  # the others with curves share its code
+    document = runner.execute(name, smoke=True, out=tmp_path)
+    assert document["rows"] and document["claims"] and document["figures"]
+    assert (tmp_path / name / "result.json").exists()
+    assert not (tmp_path / name / "shelf").exists()
+
+
+def test_the_table_is_laid_out_and_drawn():
+    config = table.Config()
+    result = {}
+    for name in (*config.samplers(), *config.rivals):
+        result[f"{name}/scores"] = np.full((3, 5), 98.0)
+        result[f"{name}/together"] = np.full(5, 98.1)
+        result[f"{name}/reliability"] = np.stack([np.linspace(0, 0.9, 15), *np.full((2, 15), 0.9), np.full(15, 50.0)])  # fmt: skip
+    for name in config.factors():
+        result |= {f"factor {name}/{what}": np.full((1, 40), 97.0) for what in curves.KEPT[:-2]}
+        result[f"factor {name}/averages"] = np.full((1, 3, 2, 2), 97.0)
+    rows = table.rows(config, result)
+    assert {row["table"] for row in rows} == {
+        "Table 3",
+        "Several chains",
+        "What matters",
+        "Averaging",
+    }
+    assert rows[0]["paper (%)"] == 98.25 and rows[0]["T"] == "1"
+    assert set(table.plot(config, result)) == {"methods", "factors", "reliability"}
+
+
+def test_a_rival_predicts(data):
+    p = rivals.predict("SGD", RECIPE, data, jax_random.key(0))
+    assert p.shape == (100, 10)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)

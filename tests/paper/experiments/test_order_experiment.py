@@ -1,0 +1,91 @@
+"""The order experiment covers every word, its claims hold, and would not hold for other numbers."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from isotherm.dynamics.integrators import NAMED_WORDS, is_palindrome, parse_integrator
+from isotherm.paper.experiments import order, runner
+from isotherm.paper.report.document import FIELDS
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    return runner.execute("order", smoke=True, out=tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def result():
+    """Stand in for a perfect run of the default configuration."""
+    config = order.Config()
+    expected = np.array([parse_integrator(word, symmetric=False).order for word in config.words])
+    noisy = [order._expected(word, "noisy gradient") for word in config.words]
+    table = np.broadcast_to(expected[:, None], (len(config.thermostats), len(expected), 2))
+    long_runs = np.array([expected, expected, expected, noisy], float)
+    return {"symbolic": table.copy(), "local_order": 1.0 * table, "stationary_order": long_runs}
+
+
+def failed(result):
+    return [claim.claim for claim in order.check(order.Config(), result) if not claim.holds]
+
+
+def test_claims_hold_in_the_smoke_run(document):
+    assert set(document) == FIELDS
+    assert document["claims"] and all(claim["holds"] for claim in document["claims"])
+    assert {figure["name"] for figure in document["figures"]} == {"local_error", "stationary_bias"}
+
+
+def test_rows_are_flat_and_alike(document):
+    config = order.SMOKE
+    assert len(document["rows"]) == len(config.words) * len(config.thermostats)
+    assert len({tuple(row) for row in document["rows"]}) == 1
+    paper = {row["word"]: row["paper"] for row in document["rows"]}
+    assert paper == {"euler": 1, "ADBKN": None, "ABOBA": 2}
+
+
+def test_every_named_word_is_looked_at_and_one_that_is_not_symmetric():
+    letters = {parse_integrator(word, symmetric=False).letters for word in order.Config().words}
+    assert letters >= set(NAMED_WORDS.values())
+    assert any(not is_palindrome(word) and "E" not in word for word in letters)
+    assert order._label("BADODAB") == "BAOAB = BADODAB"
+
+
+def test_claims_hold_for_perfect_numbers(result):
+    assert failed(result) == []
+
+
+@pytest.mark.parametrize(
+    ("array", "index", "value", "convicted"),
+    [
+        ("symbolic", (0, 0, 0), 2, "Euler is of order 1 (Lemma 1): algebra"),
+        ("local_order", (3, 4, 0), 1.7, "Palindromes are of order 2 (Lemma 2): local error"),
+        ("stationary_order", (0, 2), 1.7, "Palindromes are of order 2 (Lemma 2): stationary bias"),
+        ("symbolic", (1, 5, 1), 1, "Three-point noise keeps order 2: algebra"),
+        ("local_order", (2, 1, 0), 2.0, "An asymmetric word is of order 1: local error"),
+    ],
+)
+def test_one_wrong_number_breaks_its_claim(result, array, index, value, convicted):
+    result[array][index] = value
+    assert failed(result) == [convicted]
+
+
+def test_noise_spoils_words_that_split_their_kick():
+    orders = {word: order._expected(word, "noisy gradient") for word in order.Config().words}
+    assert {word for word, found in orders.items() if found == 2} == {"ABOBA", "OABAO"}
+
+
+def test_length_of_a_bias_and_its_error():
+    """One component is off by 2 with a spread of 1, so the error is 1/sqrt(n), known to 1 %."""
+    rng = np.random.default_rng(0)
+    averages = np.array([2.0, 0.0, 0.0]) + rng.standard_normal((10_000, 3)) * [1.0, 0.1, 0.1]
+    length, error = order._length(averages)
+    assert length == pytest.approx(2, abs=5 * error)
+    assert error == pytest.approx(0.01, rel=0.05)
+
+
+def test_sympy_is_asked_for_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sympy", None)
+    with pytest.raises(ImportError, match=r"pip install 'isotherm\[order\]'"):
+        order.run(order.SMOKE, jax.random.key(0), lambda message: None)

@@ -1,0 +1,208 @@
+"""A page is made of files alone; these are made here by hand."""
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from isotherm.paper.report.document import write_json
+from isotherm.paper.report.figures import caption, panels, styled
+from isotherm.paper.report.page import build
+from isotherm.paper.report.svg import inline_svg
+from isotherm.paper.report.text import inline, paragraphs
+
+ATTACK = "<script>alert(1)</script>"
+
+
+def save(folder, **changes):
+    """Write the document of a run with one figure."""
+    (folder / "figures").mkdir(parents=True)
+    with styled():
+        figure, axes = panels()
+        axes.fill_between([0, 1, 2], [1.0, 3.0, 2.0], hatch="/")
+        axes.imshow(np.eye(2))
+        figure.savefig(folder / "figures/kl.svg")
+    document = {
+        "name": folder.name,
+        "title": "Is `ABOBA` second order, bias $h^2$?",
+        "description": "We look.",
+        "paper": "Figure 1",
+        "config": {"step_sizes": [0.1, 0.2]},
+        "smoke": True,
+        "seed": 0,
+        "versions": {"python": "3.11", "isotherm": "0.1", "jax": "0.10", "numpy": "2.4"},
+        "machine": {"cpus": 2, "platform": "Linux"},
+        "started": "2026-01-01T00:00:00+00:00",
+        "wall_time_seconds": 1.5,
+        "command": f"isotherm run {folder.name} --smoke --seed 0",
+        "rows": [{"h": 0.1, "kl": None, "kl_paper": 0.25}],
+        "claims": [
+            {"claim": "it is", "holds": True, "measured": "2.01", "expected": "2"},
+            {"claim": "it is not", "holds": False, "measured": "2.01", "expected": "1"},
+        ],
+        "figures": [{"name": "kl", "svg": "figures/kl.svg", "png": "figures/kl.png"}],
+    }
+    write_json(folder / "result.json", document | changes)
+
+
+class Page(HTMLParser):
+    """Collects elements, and checks that they nest."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open = [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def values(self, name):
+        return [attrs[name] for _, attrs in self.elements if name in attrs]
+
+
+@pytest.fixture
+def text(tmp_path):
+    save(tmp_path / "double-well")
+    save(tmp_path / "order")
+    path = build(tmp_path)
+    assert path == tmp_path / "report.html"
+    return path.read_text(encoding="utf-8")
+
+
+def test_experiments_come_in_the_order_asked_for(tmp_path):
+    for name in ("a", "b", "c"):
+        save(tmp_path / name)
+    articles = re.findall(r'<article id="(\w)"', build(tmp_path, order=["c", "x", "a"]).read_text())
+    assert articles == ["c", "a", "b"]
+
+
+def test_shows_what_ran(text):
+    assert 'Is <code>ABOBA</code> second order, bias <span class="maths">' in text
+    for words in ("1/2 hold", "✓ holds", "✗ fails", "smoke run", "1.5 s", "kl paper", "step_sizes"):
+        assert words in text
+    assert "<code>isotherm run order --smoke --seed 0</code>" in text
+
+
+def test_ids_are_unique_and_links_arrive(text):
+    page = Page(text)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    targets = [link[1:] for link in page.values("href") if link.startswith("#")]
+    targets += re.findall(r"url\(#([^)]+)\)", text)
+    targets += page.values("aria-labelledby")
+    assert targets and set(targets) <= set(ids)
+
+
+def test_loads_nothing(text):
+    page = Page(text)
+    links = page.values("href") + page.values("src") + page.values("xlink:href")
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert not re.search(r"url\((?!#)|@import|https?://", text)
+    assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in page.elements}
+
+
+def test_can_be_read_without_eyes_or_mouse(text):
+    page = Page(text)
+    pictures = [attrs for tag, attrs in page.elements if tag == "svg"]
+    assert len(pictures) == 2
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in pictures)
+    assert next(attrs for tag, attrs in page.elements if tag == "a")["class"] == "skip"
+    headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert headings[0] == 1 and headings.count(1) == 1
+    assert all(below - above <= 1 for above, below in pairwise(headings))
+
+
+def test_text_from_a_result_is_never_markup(tmp_path):
+    claim = dict.fromkeys(("claim", "measured", "expected"), f"`{ATTACK}` ${ATTACK}$ *{ATTACK}*")
+    save(
+        tmp_path / "evil",
+        name=ATTACK,
+        title=ATTACK,
+        description=f"{ATTACK}\n\n- {ATTACK}",
+        paper=ATTACK,
+        config={ATTACK: ATTACK},
+        command=ATTACK,
+        rows=[{ATTACK: ATTACK, "on": '" onload="alert(1)'}],
+        claims=[claim | {"holds": True}],
+        figures=[{"name": ATTACK, "caption": f'"{ATTACK}', "svg": "figures/kl.svg", "png": ""}],
+    )
+    text = build(tmp_path).read_text(encoding="utf-8")
+    page = Page(text)
+    assert "<script" not in text and "&lt;script&gt;" in text
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+
+
+def test_only_the_drawing_of_an_svg_passes():
+    evil = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="x()"
+      xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" height="9pt" viewBox="0 0 9 9">
+      <script>x()</script><style>@import "http://x"</style><foreignObject/><metadata>m</metadata>
+      <a xlink:href="javascript:x()"><path d="M 0 0"/></a><image xlink:href="http://x/y.png"/>
+      <use href="http://x#y"/>
+      <path id="p" onclick="x()" style="fill: url(http://x)" d="M 1.2345 0"/>
+      <g clip-path="url(#p)"><use xlink:href="#p"/></g></svg>"""
+    clean = inline_svg(evil, prefix="f-", label='a "label"')
+    assert clean.startswith("<svg ") and "?xml" not in clean
+    assert not re.search(r"script|http|@import|onload|onclick|foreign|metadata|height", clean)
+    assert '<path id="f-p" d="M 1.23 0" />' in clean
+    assert 'clip-path="url(#f-p)"' in clean and '<use href="#f-p" />' in clean
+    assert 'aria-label="a &quot;label&quot;"' in clean
+
+
+@pytest.mark.parametrize("source", ["not xml", "<html></html>", ""])
+def test_a_picture_must_be_svg(source):
+    with pytest.raises(ValueError, match="Not an SVG picture"):
+        inline_svg(source, prefix="", label="")
+
+
+def test_says_what_is_wrong_with_a_directory(tmp_path):
+    with pytest.raises(ValueError, match="No results under"):
+        build(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"result\.json` is not JSON"):
+        build(tmp_path)
+    (tmp_path / "broken/result.json").write_text("[]")
+    with pytest.raises(ValueError, match="is not a result of isotherm: it lacks claims"):
+        build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "html"),
+    [
+        ("2 * 3 * 4 < 5", "2 * 3 * 4 &lt; 5"),
+        ("**S** and *E*", "<strong>S</strong> and <em>E</em>"),
+        (r"$\xi_{ij} \to 1$", '<span class="maths">ξ<sub>ij</sub> → 1</span>'),
+        (r"$\frac{a}{b}$", r"<code>\frac{a}{b}</code>"),
+    ],
+)
+def test_inline_markup(source, html):
+    assert inline(source).replace("<i>ξ</i>", "ξ") == html
+
+
+def test_prose_has_paragraphs_lists_and_headings():
+    html = paragraphs("One\nline.\n\n- a\n  b\n- c\n\nReferences\n----------\nLi (2016).")
+    assert html == (
+        "<p>One\nline.</p>\n<ul><li>a\nb</li><li>c</li></ul>\n<h3>References</h3><p>Li (2016).</p>"
+    )
+
+
+def test_a_figure_says_what_it_shows():
+    figure, axes = panels(2)
+    assert caption(figure, "kl_h") == "kl h"
+    axes[0].set(xlabel="h", ylabel="KL", title="S")
+    assert caption(figure, "kl") == "S: KL against h"
+    figure.set_label("Ours.")
+    assert caption(figure, "kl") == "Ours."

@@ -1,0 +1,199 @@
+"""BayesianDPFA: scikit-learn's contract, bad input, three routes, streams."""
+
+import pickle
+
+import numpy as np
+import pytest
+from bad_counts import refuses_bad_counts
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import isotherm
+from isotherm.topics import expected_counts
+from isotherm.topics.corpus import as_corpus
+from isotherm.topics.dpfa.initialization import learn_start
+from isotherm.topics.dpfa.model import DPFA
+from isotherm.topics.dpfa.sgmcmc import DPFAChain
+from isotherm.topics.estimators.dpfa import BayesianDPFA
+from isotherm.topics.scir import SCIR
+
+TINY = {"sweeps": 4, "burn_in": 2, "num_draws": 2, "start_documents": 10, "batch_size": 20}
+
+
+def simulated(documents=200, seed=0):
+    """Counts (sparse) of three topics on disjoint words."""
+    rng = np.random.default_rng(seed)
+    topics = np.kron(np.eye(3), np.ones((1, 6))) + 0.01
+    theta = rng.dirichlet(np.full(3, 0.1), documents)
+    counts = rng.multinomial(40, theta @ (topics / topics.sum(1, keepdims=True)))
+    return sparse.csr_array(counts), theta
+
+
+# The checks feed real numbers; the default refuses them, which a test below sees.
+@parametrize_with_checks(
+    [
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
+        BayesianDPFA((3, 2), fractional="round", inference="filtering", **TINY),
+        BayesianDPFA((3, 2), fractional="round", inference="gibbs", max_iter=2, **TINY),
+    ]
+)
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("route", ["sgmcmc", "filtering", "gibbs"])
+def test_every_route_finds_the_topics_of_documents(route):
+    counts, theta = simulated()
+    model = BayesianDPFA((3, 2), inference=route, batch_size=20, random_state=0).fit(counts)
+    assert model.components_.reshape(3, 3, 6).sum(2).max(1).min() > 0.9
+    assert model.draws_.shape == (20, 3, 18) and len(model.parameters_) == 20
+    np.testing.assert_allclose(model.draws_.sum(2), 1, rtol=1e-4)
+    found = model.transform(counts)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-9)
+    match = np.corrcoef(theta.T, found.T)[:3, 3:]
+    assert sorted(match.argmax(1)) == [0, 1, 2] and match.max(1).min() > 0.95
+    assert model.perplexity(counts) < 12 < BayesianDPFA((1,)).fit(counts).perplexity(counts)
+    assert model.score(counts) == pytest.approx(-np.log(model.perplexity(counts)))
+    on = model.activations(counts)
+    assert [x.shape for x in on] == [(200, 3), (200, 2)]
+    assert on[0][found > 0.1].mean() > 0.99 > 0.9 > on[0][found < 0.01].mean()
+    assert model.on_rates_.shape == (2,) and 0.2 < model.on_rates_[0] < 0.95
+    passes = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}[route]
+    assert model.n_iter_ == passes and model.n_documents_seen_ == 200 * passes
+
+
+SETTINGS = {"batch_size": 25, "random_state": 3, "start_documents": 50, "sweeps": 6, "burn_in": 3}
+
+
+@pytest.mark.parametrize("route", ["sgmcmc", "filtering"])
+def test_a_stream_is_one_run_and_survives_a_pickle(route):
+    """Cut while documents are kept for the start, and cut again later."""
+    counts, _ = simulated()
+    whole, parts = (BayesianDPFA((3, 2), inference=route, **SETTINGS) for _ in range(2))
+    whole.partial_fit(counts)
+    for cut in (slice(0, 25), slice(25, 100), slice(100, 200)):
+        parts = pickle.loads(pickle.dumps(parts)).partial_fit(counts[cut])
+    again = pickle.loads(pickle.dumps(parts))
+    for found in (parts, again):
+        np.testing.assert_array_equal(whole.draws_, found.draws_)
+        np.testing.assert_array_equal(
+            whole.parameters_[-1].biases[1], found.parameters_[-1].biases[1]
+        )
+        np.testing.assert_array_equal(whole.on_rates_, found.on_rates_)
+        assert whole.prequential_perplexity_ == found.prequential_perplexity_
+    assert parts.n_documents_seen_ == 200 and parts.n_batch_iter_ == 8
+    dense = BayesianDPFA((3, 2), inference=route, **SETTINGS).partial_fit(counts.toarray())
+    np.testing.assert_array_equal(whole.components_, dense.components_)
+    other = clone(dense).set_params(random_state=4).partial_fit(counts)
+    assert not np.array_equal(other.components_, dense.components_)
+
+
+def test_a_stream_is_the_chain_that_one_would_build():
+    counts, _ = simulated()
+    found = BayesianDPFA((3, 2), total_samples=500, **SETTINGS).partial_fit(counts)
+    model, corpus, seed = DPFA(18, (3, 2), p=None), as_corpus(counts), found._seed
+    batches = [corpus[i : i + 25] for i in range(0, 200, 25)]
+    chain = DPFAChain(
+        model, SCIR(lambda t: (3.0 + t) ** -0.7, model.eta), isotherm.msgnht(None, 0.3 * 500**-0.5, 10.0),
+        start=learn_start(model, batches[:2], seed=seed), data_size=500, sweeps=6, burn_in=3,
+        seed=seed,
+    )  # fmt: skip
+    for batch in batches[2:]:
+        chain.step(batch)
+    for a, b in zip(chain.parameters(), found.parameters_[-1], strict=True):
+        for x, y in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
+            np.testing.assert_array_equal(x, y)
+
+
+def test_threads_scores_and_progress_change_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+    counts, _ = simulated()
+    plain = BayesianDPFA((3, 2), max_iter=2, evaluate_every=0, **SETTINGS).fit(counts)
+    assert np.isnan(plain.prequential_perplexity_) and capsys.readouterr().err == ""
+    settings = {"max_iter": 2, "evaluate_every": 1, "verbose": True, "n_jobs": 3, **SETTINGS}
+    told = BayesianDPFA((3, 2), **settings).fit(counts)
+    np.testing.assert_array_equal(plain.draws_, told.draws_)
+    np.testing.assert_array_equal(plain.transform(counts), told.transform(counts))
+    assert 5 < told.prequential_perplexity_ < 14
+    shown = capsys.readouterr().err
+    assert "400/400 documents" in shown and "documents/s" in shown and "perplexity" in shown
+
+
+def test_a_document_is_read_by_its_words_alone():
+    counts, _ = simulated()
+    model = BayesianDPFA((3, 2), max_iter=2, **SETTINGS).fit(counts)
+    whole, order = model.transform(counts), np.random.default_rng(0).permutation(200)
+    np.testing.assert_array_equal(model.transform(counts[order]), whole[order])
+    np.testing.assert_array_equal(model.transform(counts[[7]]), whole[[7]])
+    assert model.perplexity(counts[order]) == pytest.approx(model.perplexity(counts))
+    intensities = model.transform(counts, normalize=False).sum(1)
+    assert 30 < intensities.mean() < 45  # of 40 tokens
+    empty = model.transform(0 * counts[:1])
+    assert (empty > 0).all() and empty.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("route", ["sgmcmc", "filtering"])
+def test_memory_does_not_grow_with_the_stream(route):
+    counts, _ = simulated()
+    model = BayesianDPFA((3, 2), inference=route, **TINY)
+    sizes = [len(pickle.dumps(model.partial_fit(counts))) for _ in range(4)]
+    assert max(sizes[1:]) - min(sizes[1:]) < 64
+
+
+def test_before_there_are_enough_documents_the_topics_are_those_of_the_start(capsys):
+    counts, _ = simulated()
+    model = BayesianDPFA((3, 2), batch_size=20, random_state=0, verbose=True).partial_fit(counts)
+    shown = capsys.readouterr().err
+    assert "200/200 documents" in shown and "documents/s" not in shown
+    assert model.components_.reshape(3, 3, 6).sum(2).max(1).min() > 0.9
+    assert np.isnan(model.on_rates_).all() and np.isnan(model.prequential_perplexity_)
+    assert all((draw.weights[0] == 0).all() for draw in model.parameters_)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"sampler": "sgrld"}, {"integrator": "euler"}, {"p": 0.9, "r": 0.5}]
+)
+def test_other_settings_learn(settings):
+    counts, _ = simulated()
+    model = BayesianDPFA((3, 2), max_iter=3, batch_size=50, random_state=0, **settings)
+    assert model.fit(counts).perplexity(counts) < 12
+    for name in {"p", "r"} & settings.keys():
+        values = getattr(model.parameters_[-1], {"p": "p", "r": "rates"}[name])
+        np.testing.assert_allclose(values, settings[name])
+
+
+def test_bad_input_is_refused():
+    model = BayesianDPFA((2, 2))
+    refuses_bad_counts(model)
+    for settings, message in [
+        ({"layers": ()}, "`layers` must be one or more"),
+        ({"layers": (3, 0)}, "`layers` must be one or more"),
+        (
+            {"inference": "vb"},
+            "`inference` must be one of 'sgmcmc', 'filtering', 'gibbs', got 'vb'",
+        ),
+        ({"sampler": "nuts"}, "`sampler` must be one of 'scir', 'sgrld'"),
+        ({"fractional": "floor"}, "`fractional` must be"),
+        ({"burn_in": 30}, "`burn_in` must be"),
+        ({"topic_word_prior": 0.0}, "`eta` must be positive"),
+        ({"p": 1.5}, "`p` must be between 0 and 1"),
+        ({"weight_step_size": -1.0}, "`step_size` must be positive"),
+        ({"start_documents": -1}, "start_documents == -1"),
+        ({"evaluate_every": -1}, "evaluate_every == -1"),
+        ({"max_iter": 0}, "max_iter == 0"),
+        ({"inference": "filtering", "max_iter": 2}, "`max_iter` must be 1 for `inference='filt"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            BayesianDPFA(**settings).fit([[1, 2], [2, 0]])
+    for method in ("transform", "activations", "perplexity", "top_words", "plot_graph"):
+        with pytest.raises(NotFittedError):
+            getattr(model, method)(
+                *([[[1]]] if method in ("transform", "activations", "perplexity") else [])
+            )
+    for name in ("components_", "draws_", "parameters_", "on_rates_", "prequential_perplexity_"):
+        with pytest.raises(NotFittedError):
+            getattr(model, name)
+    assert not hasattr(BayesianDPFA(inference="gibbs"), "partial_fit")

@@ -1,0 +1,140 @@
+"""What is read out of a deep topic model: words of units, units that go together, the picture."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from isotherm.topics.corpus import as_corpus
+from isotherm.topics.dpfa.model import DPFA, Parameters
+from isotherm.topics.estimators import dpfa_graph, dpfa_summaries
+from isotherm.topics.estimators.dpfa import BayesianDPFA
+from isotherm.topics.estimators.dpfa_summaries import (
+    ActivationSums,
+    numbered_by_words,
+    unit_words,
+)
+
+RNG = np.random.default_rng(0)
+MODEL = DPFA(12, (6, 4, 2), eta=0.3, r=0.7, p=0.8)
+PARAMETERS = MODEL.draw(RNG)._replace(
+    rates=np.linspace(0.4, 1.2, 6), p=np.array([0.9, 0.5, 0.8, 0.6, 0.7, 0.3])
+)
+
+
+def intensity(layer, unit, value):
+    """Expected frequency of words with one unit held and all others at their means, unit by unit."""
+    means = None
+    for place in (2, 1, 0):
+        c = PARAMETERS.biases[place]
+        logits = c if means is None else [
+            sum(w * m for w, m in zip(row, means, strict=True)) + b
+            for row, b in zip(PARAMETERS.weights[place], c, strict=True)
+        ]  # fmt: skip
+        means = [float(expit(x)) for x in logits]
+        if place == layer - 1:
+            means[unit] = value
+    size = PARAMETERS.rates * PARAMETERS.p / (1 - PARAMETERS.p)
+    return sum(m * s * phi for m, s, phi in zip(means, size, PARAMETERS.topics, strict=True))
+
+
+@pytest.mark.parametrize("layer", [2, 3])
+def test_words_of_a_unit_are_those_that_it_makes_more_frequent(layer):
+    found = unit_words(PARAMETERS, layer)
+    assert found.shape == (MODEL.layers[layer - 1], 12)
+    for unit, words in enumerate(found):
+        more = np.maximum(intensity(layer, unit, 1.0) - intensity(layer, unit, 0.0), 0)
+        np.testing.assert_allclose(words * more.sum(), more, rtol=1e-9)
+        assert words.sum() == pytest.approx(float(more.sum() > 0))
+
+
+def test_layer_1_are_the_topics_and_a_unit_that_switches_off_has_no_words():
+    np.testing.assert_array_equal(unit_words(PARAMETERS, 1), PARAMETERS.topics)
+    weights = (-np.abs(PARAMETERS.weights[0]), PARAMETERS.weights[1])
+    assert (unit_words(PARAMETERS._replace(weights=weights), 2) == 0).all()
+
+
+def test_co_activation_is_the_correlation_of_states():
+    layers = [RNG.random((50, 3)) < 0.4, RNG.random((50, 2)) < 0.5]
+    layers[0][:, 2] = True
+    layers[1][:, 0] |= layers[0][:, 0]
+    sums = ActivationSums()
+    sums.add(tuple(h[:20] for h in layers))
+    sums.add(tuple(h[20:] for h in layers))
+    found = sums.result()
+    for on, h in zip(found.on, layers, strict=True):
+        np.testing.assert_allclose(on, h.mean(0), rtol=1e-6)
+    exact = np.corrcoef(layers[0][:, :2].T, layers[1].T)[:2, 2:]
+    np.testing.assert_allclose(found.correlation[0][:2], exact, atol=1e-6)
+    assert (found.correlation[0][2] == 0).all()
+
+
+def test_the_network_says_which_units_go_together():
+    weights = (np.array([[4.0, -4.0]] * 3 + [[-4.0, 4.0]] * 3), np.zeros((2, 1)))
+    biases = (np.zeros(6), np.zeros(2), np.zeros(1))
+    truth = Parameters(np.full((6, 12), 1 / 12), weights, biases, np.ones(6), 1.0, np.full(6, 0.5))
+    found = dpfa_summaries.prior_activation([truth] * 3, seed=0)
+    assert (np.sign(found.correlation[0]) == np.sign(weights[0])).all()
+    assert np.abs(found.correlation[0]).min() > 0.3 > 0.1 > np.abs(found.correlation[1]).max()
+
+
+def test_documents_have_numbers_by_their_words():
+    x = np.array([[1, 2, 0], [2, 1, 0], [0, 0, 0], [1, 2, 0], [0, 1, 2]])
+    found = numbered_by_words(as_corpus(x)).documents
+    assert found[0] == found[3] and len(set(found.tolist())) == 4
+    np.testing.assert_array_equal(numbered_by_words(as_corpus(x[::-1])).documents, found[::-1])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    counts = MODEL.draw_documents(np.random.default_rng(1), PARAMETERS, 80).corpus.to_csr()
+    model = BayesianDPFA((6, 4, 2), inference="gibbs", max_iter=40, num_draws=5, random_state=0)
+    return model.fit(counts), counts
+
+
+def test_top_words_of_every_layer(fitted):
+    model, _ = fitted
+    names = [f"word{i}" for i in range(12)]
+    for layer, size in ((1, 6), (2, 4), (3, 2)):
+        found = model.top_words(3, names, layer=layer)
+        assert len(found) == size
+        for words in found:
+            assert len(words) <= 3 and all(w.word in names and w.probability > 0 for w in words)
+            assert sorted(words, key=lambda w: -w.probability) == words
+            assert all(0 <= w.membership <= 1 for w in words)
+    best = model.top_words(1)[0][0]
+    assert best.word == model.components_[0].argmax()
+    assert best.probability == pytest.approx(model.components_[0].max(), rel=1e-5)
+    for layer in (0, 4):
+        with pytest.raises(ValueError, match=f"layer == {layer}"):
+            model.top_words(layer=layer)
+
+
+def test_the_graph_can_be_saved(fitted, tmp_path):
+    model, counts = fitted
+    for documents in (None, counts):
+        figure = model.plot_graph(
+            documents, vocabulary=[f"word{i}" for i in range(12)], max_units=3
+        )
+        figure.savefig(tmp_path / "graph.png")
+        (axes,) = figure.axes
+        assert [len(dots.get_offsets()) for dots in axes.collections] == [3, 3, 2]
+        assert [label.get_text() for label in axes.get_xticklabels()] == [
+            "topics",
+            "layer 2",
+            "layer 3",
+        ]
+        assert len(axes.texts) == 8 and len(axes.texts[0].get_text().split()) == 3
+    shallow = BayesianDPFA((4,), inference="gibbs", max_iter=5).fit(counts)
+    assert len(shallow.plot_graph().axes[0].texts) == 4
+
+
+def test_the_graph_has_the_strongest_units_and_links():
+    correlation = np.zeros((6, 3))
+    correlation[4, 2], correlation[1, 0], correlation[0, 0] = 0.9, -0.5, 0.3
+    activation = dpfa_summaries.Activation((np.full(6, 0.5), np.full(3, 0.5)), (correlation,))
+    below, above = dpfa_graph.choose_units(activation, 2)
+    assert above.tolist() == [0, 2] and below.tolist() == [0, 4]
+    labels = [[f"unit {k}" for k in range(n)] for n in (6, 3)]
+    figure = dpfa_graph.plot_graph(activation, labels, max_units=6, max_links=2)
+    assert [line.get_color() for line in figure.axes[0].lines] == ["#0072b2", "#d55e00"]
+    assert figure.axes[0].lines[0].get_linewidth() > figure.axes[0].lines[1].get_linewidth()
