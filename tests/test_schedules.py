@@ -56,4 +56,4 @@ def test_other_settings_are_numbers_that_jax_has():
 def test_other_periods_are_refused(bad):
     for make, name in (("halving", "every"), ("polynomial", "delay"), ("cyclical", "period")):
         with pytest.raises(ValueError, match=f"`{name}` must be positive, got"):
-            getattr(isotherm, make)(0.5, bad)
+            getattr(isotherm.schedules, make)(0.5, bad)

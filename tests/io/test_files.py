@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_have_its_name_gives_it_back(tmp_path, monkeypatch)
 KILLED = """
 import os, shutil, sys
 from pathlib import Path
-from isotherm import files
+from isotherm.io import files
 sys.path.insert(0, sys.argv[1])
 from test_files import content, replaced
 
