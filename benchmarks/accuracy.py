@@ -64,10 +64,17 @@ class Target:
 def harmonic(num_chains: int, num_gradients: int) -> Target:
     """Give one number, unit curvature, exact gradient."""
     return Target(
-        lambda x, batch: -x, isotherm.no_batches(), lambda x, batch: (-(x**2).sum() / 2, torch.empty(0)),
-        lambda rows: None, jax.random.normal(jax.random.key(1), (num_chains, 1)), np.zeros(1), np.ones(1), 1.0, 1.0,
+        lambda x, batch: -x,
+        isotherm.no_batches(),
+        lambda x, batch: (-(x**2).sum() / 2, torch.empty(0)),
+        lambda rows: None,
+        jax.random.normal(jax.random.key(1), (num_chains, 1)),
+        np.zeros(1),
+        np.ones(1),
+        1.0,
+        1.0,
         num_gradients,
-    )  # fmt: skip
+    )
 
 
 def two_wells(num_chains: int, num_gradients: int) -> Target:
@@ -87,9 +94,17 @@ def two_wells(num_chains: int, num_gradients: int) -> Target:
     )
     batches = isotherm.generated_batches(lambda key, step_index: key)
     return Target(
-        grad_fn, batches, log_posterior, lambda rows: None, starts, np.array([mean]),
-        np.array([variance]), curvature, 1.0, num_gradients,
-    )  # fmt: skip
+        grad_fn,
+        batches,
+        log_posterior,
+        lambda rows: None,
+        starts,
+        np.array([mean]),
+        np.array([variance]),
+        curvature,
+        1.0,
+        num_gradients,
+    )
 
 
 def regression(num_chains: int, num_gradients: int) -> Target:
@@ -112,9 +127,17 @@ def regression(num_chains: int, num_gradients: int) -> Target:
     rng = np.random.default_rng(0)
     starts = rng.multivariate_normal(exact.mean, exact.covariance, num_chains).astype(np.float32)
     return _from_data(
-        grad_fn, (x, y), 40, log_posterior, lambda i: (rows[i], answers[i]), starts, exact.mean,
-        np.diag(exact.covariance), np.linalg.eigvalsh(exact.covariance)[0] ** -1, num_gradients,
-    )  # fmt: skip
+        grad_fn,
+        (x, y),
+        40,
+        log_posterior,
+        lambda i: (rows[i], answers[i]),
+        starts,
+        exact.mean,
+        np.diag(exact.covariance),
+        np.linalg.eigvalsh(exact.covariance)[0] ** -1,
+        num_gradients,
+    )
 
 
 def a9a(num_chains: int, num_gradients: int) -> Target:
@@ -138,14 +161,22 @@ def a9a(num_chains: int, num_gradients: int) -> Target:
     curvature = np.linalg.eigvalsh((x * (p * (1 - p))[:, None]).T @ x)[-1] + 0.1
     starts = np.tile(mean.astype(np.float32), (num_chains, 1))
     return _from_data(
-        grad_fn, (x, y), 100, log_posterior, lambda i: (rows[i], answers[i]), starts, mean,
-        sd**2, curvature, num_gradients,
-    )  # fmt: skip
+        grad_fn,
+        (x, y),
+        100,
+        log_posterior,
+        lambda i: (rows[i], answers[i]),
+        starts,
+        mean,
+        sd**2,
+        curvature,
+        num_gradients,
+    )
 
 
 def _from_data(
     grad_fn, data, batch_size, log_posterior, torch_batch, starts, mean, variance, curvature, num
-) -> Target:  # fmt: skip
+) -> Target:
     batches = isotherm.independent_batches(data, batch_size)
     natural = isotherm.warm_start(jax.random.key(3), grad_fn, jnp.asarray(starts[0]), batches)
     size = len(data[1])
@@ -154,9 +185,18 @@ def _from_data(
         return torch_batch(torch.randint(size, (num_chains, batch_size)))
 
     return Target(
-        grad_fn, batches, log_posterior, batch, jnp.asarray(starts), mean, variance, float(curvature), 10.0,
-        num, natural.settings,
-    )  # fmt: skip
+        grad_fn,
+        batches,
+        log_posterior,
+        batch,
+        jnp.asarray(starts),
+        mean,
+        variance,
+        float(curvature),
+        10.0,
+        num,
+        natural.settings,
+    )
 
 
 class Wrapped(NamedTuple):
@@ -236,11 +276,19 @@ IN_JAX: dict[str, Callable[[Target, jax.Array], isotherm.Sampler]] = {
     "blackjax.sgld": blackjax_sgld,
 }
 IN_TORCH: dict[str, Callable] = {
-    "posteriors sgnht": lambda f, d: (sgnht.init, partial(sgnht.update, log_posterior=f, alpha=d), {"xi": d}),
-    "posteriors sghmc": lambda f, d: (sghmc.init, partial(sghmc.update, log_posterior=f, alpha=d), {}),
+    "posteriors sgnht": lambda f, d: (
+        sgnht.init,
+        partial(sgnht.update, log_posterior=f, alpha=d),
+        {"xi": d},
+    ),
+    "posteriors sghmc": lambda f, d: (
+        sghmc.init,
+        partial(sghmc.update, log_posterior=f, alpha=d),
+        {},
+    ),
     "posteriors baoa": lambda f, d: (baoa.init, partial(baoa.update, log_posterior=f, alpha=d), {}),
     "posteriors sgld": lambda f, d: (sgld.init, partial(sgld.update, log_posterior=f), {}),
-}  # fmt: skip
+}
 
 
 def draws_in_jax(name: str, target: Target, steps: np.ndarray) -> np.ndarray:
@@ -252,9 +300,14 @@ def draws_in_jax(name: str, target: Target, steps: np.ndarray) -> np.ndarray:
 
     def chain(h, key, start):
         return isotherm.run_chain(
-            key, IN_JAX[name](target, h), start, target.batches,
-            num_draws=(calls - burn_in) // thin, thin=thin, burn_in=burn_in,
-        )[0]  # fmt: skip
+            key,
+            IN_JAX[name](target, h),
+            start,
+            target.batches,
+            num_draws=(calls - burn_in) // thin,
+            thin=thin,
+            burn_in=burn_in,
+        )[0]
 
     keys = jax.random.split(jax.random.key(7), len(target.starts))
     over_chains = jax.vmap(chain, (None, 0, 0))

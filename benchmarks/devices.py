@@ -43,9 +43,16 @@ def work(meshed: bool, steps: int) -> None:
     for _ in range(1 + RUNS):
         began = time.perf_counter()
         run = isotherm.sample(
-            jax.random.key(0), sampler, start, batches, num_draws=1, burn_in=steps - 1,
-            num_chains=CHAINS, mesh=mesh, progress=False,
-        )  # fmt: skip
+            jax.random.key(0),
+            sampler,
+            start,
+            batches,
+            num_draws=1,
+            burn_in=steps - 1,
+            num_chains=CHAINS,
+            mesh=mesh,
+            progress=False,
+        )
         seconds.append(time.perf_counter() - began)
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.draws)]
     print(json.dumps({"seconds": seconds[1:], "digest": sha256(b"".join(leaves)).hexdigest()}))
@@ -84,7 +91,10 @@ def main() -> None:
             jax.distributed.initialize(f"127.0.0.1:{port}", processes, number)
         work(bool(meshed), arguments.steps)
         return
-    where, steps = machine(("isotherm", "jax", "jaxlib", "numpy")), 100 if arguments.quick else arguments.steps  # fmt: skip
+    where, steps = (
+        machine(("isotherm", "jax", "jaxlib", "numpy")),
+        100 if arguments.quick else arguments.steps,
+    )
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     digests = {}
     for _ in range(1 if arguments.quick else 3):

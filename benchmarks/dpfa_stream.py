@@ -26,7 +26,15 @@ TOPICS, LAYERS, FINAL = 128, (128, 64, 32), 300
 MARKS = (20_000, 50_000, 100_000, 200_000, 228_600)
 RESULT = RESULTS / "dpfa_stream.json"
 PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim", "tomotopy")
-COLUMNS = ("name", "documents", "perplexity", "averaged", "documents_per_second", "megabytes", "peak_megabytes")  # fmt: skip
+COLUMNS = (
+    "name",
+    "documents",
+    "perplexity",
+    "averaged",
+    "documents_per_second",
+    "megabytes",
+    "peak_megabytes",
+)
 
 
 def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
@@ -179,9 +187,12 @@ def plot(rows: list[dict], path: Path) -> None:
         mine = [row for row in rows if row["name"] == name]
         ends.append(mine[-1])
         axes[0].plot(
-            [row["documents"] for row in mine], [row["perplexity"] for row in mine], "o-", ms=4,
+            [row["documents"] for row in mine],
+            [row["perplexity"] for row in mine],
+            "o-",
+            ms=4,
             color=f"C{number}",
-        )  # fmt: skip
+        )
         if "averaged" in mine[-1]:
             axes[0].plot(
                 mine[-1]["documents"], mine[-1]["averaged"], "*", ms=12, color=f"C{number}"

@@ -84,9 +84,16 @@ def thermostat(
 
     def sample(seed: int):
         run = isotherm.sample(
-            jax.random.key(seed), sampler, start.position, batches, num_draws=num_draws, thin=THIN,
-            burn_in=1000, num_chains=NUM_CHAINS, progress=False,
-        )  # fmt: skip
+            jax.random.key(seed),
+            sampler,
+            start.position,
+            batches,
+            num_draws=num_draws,
+            thin=THIN,
+            burn_in=1000,
+            num_chains=NUM_CHAINS,
+            progress=False,
+        )
         share = (2 if control_variates else 1) * BATCH / len(data[1])
         return run.draws, {"gradients per draw": THIN * share}
 
@@ -165,10 +172,12 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
                 "lowest": min(speeds),
                 "highest": max(speeds),
                 "seconds to an ESS of 1000": warm_up + 1000 / speed,
-                "gradients per draw": float(np.mean([took["gradients per draw"] for *_, took in found])),
+                "gradients per draw": float(
+                    np.mean([took["gradients per draw"] for *_, took in found])
+                ),
                 "sd against NUTS, median %": 100 * float(np.median(draws.std((0, 1)) / exact - 1)),
             }
-        )  # fmt: skip
+        )
     for row in rows[:-1]:
         row["ESS per second over NUTS"] = row["ESS per second"] / rows[-1]["ESS per second"]
     return rows

@@ -65,9 +65,16 @@ def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: 
 
     def run():
         return isotherm.sample(
-            jax.random.key(0), sampler, jnp.zeros(features), batches, num_draws=steps // 50, thin=50,
-            num_chains=chains, collect={"moments": isotherm.collect.moments()}, progress=False,
-        )  # fmt: skip
+            jax.random.key(0),
+            sampler,
+            jnp.zeros(features),
+            batches,
+            num_draws=steps // 50,
+            thin=50,
+            num_chains=chains,
+            collect={"moments": isotherm.collect.moments()},
+            progress=False,
+        )
 
     return measured(run, steps, before)
 

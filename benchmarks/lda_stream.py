@@ -68,9 +68,15 @@ def gensim_model(num_topics: int, num_words: int, seed: int, **settings):
     from gensim.models import LdaModel
 
     return LdaModel(
-        num_topics=num_topics, id2word={i: str(i) for i in range(num_words)}, chunksize=BATCH,
-        alpha=[ALPHA] * num_topics, eta=BETA, eval_every=None, random_state=seed, **settings,
-    )  # fmt: skip
+        num_topics=num_topics,
+        id2word={i: str(i) for i in range(num_words)},
+        chunksize=BATCH,
+        alpha=[ALPHA] * num_topics,
+        eta=BETA,
+        eval_every=None,
+        random_state=seed,
+        **settings,
+    )
 
 
 def gensim(num_topics: int, stream, total: int, seed: int, watch: Watch) -> None:

@@ -160,10 +160,13 @@ def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
     peers = {
         "blackjax.sgld": (blackjax.sgld(grad_fn), position, H**2 / 2, 1),
         f"blackjax.sghmc, {HMC_STEPS} gradients a step": (
-            blackjax.sghmc(grad_fn, HMC_STEPS, D), position, H, HMC_STEPS,
+            blackjax.sghmc(grad_fn, HMC_STEPS, D),
+            position,
+            H,
+            HMC_STEPS,
         ),
         "blackjax.sgnht": (thermostat, thermostat.init(position, jax.random.key(2), D), H, 1),
-    }  # fmt: skip
+    }
     for name, (peer, state, h, gradients) in peers.items():
         found[name] = scanned(
             lambda state, batch, key, peer=peer, h=h: peer.step(key, state, batch, h),

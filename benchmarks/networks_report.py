@@ -27,8 +27,13 @@ def digits(value: float, number: int = 4) -> float:
 
 
 def row(
-    network: str, who: str, seconds: list[float], sgd: list[float], gradients: int, copies: float | None
-) -> dict:  # fmt: skip
+    network: str,
+    who: str,
+    seconds: list[float],
+    sgd: list[float],
+    gradients: int,
+    copies: float | None,
+) -> dict:
     """Describe one contestant: its seconds per step in every round, beside those of SGD."""
     over = [a / b for a, b in zip(seconds, sgd, strict=True)]
     return {

@@ -28,10 +28,20 @@ def network(name: str) -> torch.nn.Module:
         return nn.Sequential(nn.Linear(124, 1, bias=False), nn.Flatten(0))
     if name == "LeNet":
         return nn.Sequential(
-            nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5),
-            nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(),
+            nn.Unflatten(1, (1, 28, 28)),
+            nn.Conv2d(1, 32, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(1024, 200),
+            nn.ReLU(),
+            nn.Linear(200, 200),
+            nn.ReLU(),
             nn.Linear(200, 10),
-        )  # fmt: skip
+        )
     sizes = [int(word) for word in name.split("-")]
     layers: list[torch.nn.Module] = []
     for a, b in pairwise(sizes):
@@ -40,9 +50,14 @@ def network(name: str) -> torch.nn.Module:
 
 
 def contestants(
-    name: str, data: tuple[np.ndarray, np.ndarray], batch_size: int, data_size: int,
-    prior_variance: float, h: float, friction: float,
-) -> dict[str, Callable[[int], list[torch.Tensor]]]:  # fmt: skip
+    name: str,
+    data: tuple[np.ndarray, np.ndarray],
+    batch_size: int,
+    data_size: int,
+    prior_variance: float,
+    h: float,
+    friction: float,
+) -> dict[str, Callable[[int], list[torch.Tensor]]]:
     """Build what makes a number of steps and gives the weights it ends with."""
     functional = torch.nn.functional
     x, y = (torch.from_numpy(part) for part in data)

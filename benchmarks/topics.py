@@ -163,9 +163,11 @@ def converged(corpus: Corpus, seeds: range, burn_in: int, draws: int, thin: int 
         a, b = np.array(scores["isotherm", fold_in]), np.array(scores["tomotopy", fold_in])
         error = np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)) / b.mean()
         report["fold_in"][fold_in] = {
-            "isotherm": a.tolist(), "tomotopy": b.tolist(),
-            "ratio": float(a.mean() / b.mean()), "ratio_error": float(error),
-        }  # fmt: skip
+            "isotherm": a.tolist(),
+            "tomotopy": b.tolist(),
+            "ratio": float(a.mean() / b.mean()),
+            "ratio_error": float(error),
+        }
     return report
 
 
@@ -252,9 +254,12 @@ def main() -> None:
     scores = converged(icml, *((range(2), 50, 10) if quick else (range(8), 1000, 100)))
     show(rows, ratios(rows), scores)
     everything = {
-        "machine": where | {"load_average_after": os.getloadavg()[0]}, "contestants": rows,
-        "ratios": ratios(rows), "perplexity": scores, "claims": claims(rows, ratios(rows), scores),
-    }  # fmt: skip
+        "machine": where | {"load_average_after": os.getloadavg()[0]},
+        "contestants": rows,
+        "ratios": ratios(rows),
+        "perplexity": scores,
+        "claims": claims(rows, ratios(rows), scores),
+    }
     for claim in everything["claims"]:
         print("holds" if claim["holds"] else "FAILS", claim["claim"])
     if not quick:

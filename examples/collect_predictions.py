@@ -49,9 +49,16 @@ keep = {
     "above": isotherm.collect.average(lambda params: predict(params, grid) > 0),
 }
 run = isotherm.sample(
-    key, isotherm.msgnht(grad_fn, STEP, diffusion=1.0), mode, batches,
-    num_draws=500, thin=20, burn_in=5000, num_chains=4, collect=keep,
-)  # fmt: skip
+    key,
+    isotherm.msgnht(grad_fn, STEP, diffusion=1.0),
+    mode,
+    batches,
+    num_draws=500,
+    thin=20,
+    burn_in=5000,
+    num_chains=4,
+    collect=keep,
+)
 curve = run.collected["curve"]
 table = [grid, np.sin(4 * grid), curve.mean((0, 1)), curve.std((0, 1))]
 table += [run.collected["above"].mean(0), isotherm.diagnostics.rhat(curve)]

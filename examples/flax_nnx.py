@@ -28,10 +28,15 @@ grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
 mode = isotherm.find_mode(key, grad_fn, position, batches, num_steps=1000)
 run = isotherm.sample(
-    key, isotherm.msgnht(grad_fn, 0.02, diffusion=10.0), mode, batches,
-    num_draws=200, thin=20, burn_in=1000,
+    key,
+    isotherm.msgnht(grad_fn, 0.02, diffusion=10.0),
+    mode,
+    batches,
+    num_draws=200,
+    thin=20,
+    burn_in=1000,
     collect={"test": isotherm.collect.average(lambda position: network.predict(position, test))},
-)  # fmt: skip
+)
 point = jax.nn.softmax(put_back(mode)(test))
 for name, p in {"point estimate": point, "posterior": run.collected["test"][0]}.items():
     nll = optax.softmax_cross_entropy_with_integer_labels(jnp.log(p), answer).mean()

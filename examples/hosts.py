@@ -44,10 +44,18 @@ grad_fn = isotherm.minibatch_gradient(
     log_likelihood, lambda w: -0.5 * w @ w, data_size=SHARDS * SHARD_SIZE
 )
 run = isotherm.sample(
-    jax.random.key(0), isotherm.msgnht(grad_fn, step_size=0.01), jnp.zeros(3),
-    isotherm.sharded_batches(read, 200, SHARDS, mesh), num_draws=300, thin=10, burn_in=1000,
-    num_chains=CHAINS, mesh=mesh, checkpoint=os.environ.get("CHECKPOINT"), progress=False,
-)  # fmt: skip
+    jax.random.key(0),
+    isotherm.msgnht(grad_fn, step_size=0.01),
+    jnp.zeros(3),
+    isotherm.sharded_batches(read, 200, SHARDS, mesh),
+    num_draws=300,
+    thin=10,
+    burn_in=1000,
+    num_chains=CHAINS,
+    mesh=mesh,
+    checkpoint=os.environ.get("CHECKPOINT"),
+    progress=False,
+)
 if jax.process_index() == 0:
     print(f"{jax.device_count()} devices, {jax.process_count()} processes")
     print(run.summary())

@@ -48,10 +48,18 @@ def predict(position):
 
 
 run = isotherm.sample(
-    key, isotherm.msgnht(grad_fn, **start.settings), start.position, batches,
-    num_draws=500, thin=10, burn_in=1000,
-    collect={"test": isotherm.collect.average(predict), "values": isotherm.collect.draws(target.constrain)},
-)  # fmt: skip
+    key,
+    isotherm.msgnht(grad_fn, **start.settings),
+    start.position,
+    batches,
+    num_draws=500,
+    thin=10,
+    burn_in=1000,
+    collect={
+        "test": isotherm.collect.average(predict),
+        "values": isotherm.collect.draws(target.constrain),
+    },
+)
 scale = run.collected["values"]["scale"]
 print(f"scale of the clinics: {scale.mean():.2f} ± {scale.std():.2f} (simulated with 1)")
 for name, p in {"mode": predict(start.position), "posterior": run.collected["test"][0]}.items():

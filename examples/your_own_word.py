@@ -40,8 +40,15 @@ for name in (MINE, "ABOBA", "euler"):
         double_well.gradient, 0.2, diffusion=1.0, thermostat_mass=10.0, integrator=name
     )
     run = isotherm.sample(
-        key, sampler, start, isotherm.no_batches(), num_draws=4000, thin=2, num_chains=500,
-        position_per_chain=True, collect={"square": isotherm.collect.average(jnp.square)},
-    )  # fmt: skip
+        key,
+        sampler,
+        start,
+        isotherm.no_batches(),
+        num_draws=4000,
+        thin=2,
+        num_chains=500,
+        position_per_chain=True,
+        collect={"square": isotherm.collect.average(jnp.square)},
+    )
     squares = np.asarray(run.collected["square"], np.float64)
     print(f"    {name:8} {squares.mean():.3f} ± {squares.std() / np.sqrt(len(squares)):.3f}")

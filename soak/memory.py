@@ -73,10 +73,18 @@ def run(folder: str) -> None:
     network = isotherm.models.mlp((10, 32, 2))
     sampler = isotherm.msgnht(network.gradient(data_size=2000), 0.002, 5.0)
     isotherm.sample(
-        jax.random.key(0), sampler, network.init(jax.random.key(1)), isotherm.independent_batches((x, y), 50),
-        num_draws=10**6, thin=2000, num_chains=2, collect={"moments": isotherm.collect.moments()},
-        checkpoint=folder, checkpoint_seconds=1, progress=False,
-    )  # fmt: skip
+        jax.random.key(0),
+        sampler,
+        network.init(jax.random.key(1)),
+        isotherm.independent_batches((x, y), 50),
+        num_draws=10**6,
+        thin=2000,
+        num_chains=2,
+        collect={"moments": isotherm.collect.moments()},
+        checkpoint=folder,
+        checkpoint_seconds=1,
+        progress=False,
+    )
 
 
 def main() -> None:

@@ -36,10 +36,19 @@ def sampled(
     chunks.CHUNK_SECONDS = CHUNK_SECONDS
     collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
     run = isotherm.sample(
-        jax.random.key(7), sampler, position, isotherm.independent_batches(data, 20),
-        num_draws=num_draws, thin=thin, burn_in=300, num_chains=2, collect=collect,
-        checkpoint=folder, checkpoint_seconds=0, progress=False,
-    )  # fmt: skip
+        jax.random.key(7),
+        sampler,
+        position,
+        isotherm.independent_batches(data, 20),
+        num_draws=num_draws,
+        thin=thin,
+        burn_in=300,
+        num_chains=2,
+        collect=collect,
+        checkpoint=folder,
+        checkpoint_seconds=0,
+        progress=False,
+    )
     everything = (run.collected, dict(run.stats), run.state, run.diverged)
     return {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(everything))}
 

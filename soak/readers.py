@@ -295,10 +295,31 @@ def _wiki_xml() -> Reader:
         return [*plain, *(b"\4" + dump(seed) for seed in plain)]
 
     words = (
-        b"<page>", b"</page>", b"<revision>", b"</revision>", b"<text>", b"</text>", b"<id>", b"</id>",
-        b"<ns>", b"</ns>", b"<title>", b"</mediawiki>", b"<mediawiki", b"<!DOCTYPE", b"<![CDATA[", b"]]>",
-        b"<!--", b"-->", b"&amp;", b"&lol;", b"<contributor>", b"<redirect", b"<upload>", b"<restrictions>",
-    )  # fmt: skip
+        b"<page>",
+        b"</page>",
+        b"<revision>",
+        b"</revision>",
+        b"<text>",
+        b"</text>",
+        b"<id>",
+        b"</id>",
+        b"<ns>",
+        b"</ns>",
+        b"<title>",
+        b"</mediawiki>",
+        b"<mediawiki",
+        b"<!DOCTYPE",
+        b"<![CDATA[",
+        b"]]>",
+        b"<!--",
+        b"-->",
+        b"&amp;",
+        b"&lol;",
+        b"<contributor>",
+        b"<redirect",
+        b"<upload>",
+        b"<restrictions>",
+    )
     return Reader(seeds, read, words, longest=8192)
 
 
@@ -307,10 +328,42 @@ def _wikitext() -> Reader:
 
     hidden = frozenset({"file", "image", "category"})
     words = (
-        b"{{", b"}}", b"[[", b"]]", b"{|", b"|}", b"|-", b"|", b"!", b"''", b"'''", b"<ref>", b"</ref>",
-        b"<ref name=", b"/>", b"<!--", b"-->", b"<nowiki>", b"</nowiki>", b"<math>", b"==", b"\n", b"\n*",
-        b"[http://", b"]", b"&#x", b"&amp;", b";", b"File:", b"{{{", b"}}}", b"<div", b"</div>", b"=", b'"',
-    )  # fmt: skip
+        b"{{",
+        b"}}",
+        b"[[",
+        b"]]",
+        b"{|",
+        b"|}",
+        b"|-",
+        b"|",
+        b"!",
+        b"''",
+        b"'''",
+        b"<ref>",
+        b"</ref>",
+        b"<ref name=",
+        b"/>",
+        b"<!--",
+        b"-->",
+        b"<nowiki>",
+        b"</nowiki>",
+        b"<math>",
+        b"==",
+        b"\n",
+        b"\n*",
+        b"[http://",
+        b"]",
+        b"&#x",
+        b"&amp;",
+        b";",
+        b"File:",
+        b"{{{",
+        b"}}}",
+        b"<div",
+        b"</div>",
+        b"=",
+        b'"',
+    )
 
     def read(data: bytes, folder: Any) -> str:
         """Repeat the text as often as the first byte says, so that what is slow becomes very slow.

@@ -1,5 +1,7 @@
 """Shared by all tests: one key, and no silent broadcasting."""
 
+import ctypes
+import gc
 import os
 
 import jax
@@ -11,6 +13,16 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture
 def key():
     return jax.random.key(20160212)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_compiled_programs():
+    """Free the programs that a module compiled: no other module uses them, and they take gigabytes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def pytest_configure():

@@ -17,9 +17,14 @@ SAMPLER = isotherm.sgld(lambda x, batch: -x, 0.1)
 def run(folder, num_draws, size=100):
     """Make draws of 400 bytes each, unless told otherwise, and as many of statistics."""
     return isotherm.sample(
-        jax.random.key(0), SAMPLER, jnp.zeros(size), isotherm.no_batches(), num_draws=num_draws,
-        checkpoint=folder, progress=False,
-    )  # fmt: skip
+        jax.random.key(0),
+        SAMPLER,
+        jnp.zeros(size),
+        isotherm.no_batches(),
+        num_draws=num_draws,
+        checkpoint=folder,
+        progress=False,
+    )
 
 
 def failure(call, *arguments):

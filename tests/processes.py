@@ -17,5 +17,8 @@ def begin(module, *arguments, **environment):
     """Start a module as a program, warnings as errors, with variables beside those of this process."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", module.__file__, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )

@@ -21,9 +21,12 @@ from isotherm.topics.corpus import as_corpus
 MANY = int(os.environ.get("ISOTHERM_EXAMPLES", "0"))
 KEY = jax.random.key(0)
 hostile = settings(
-    max_examples=MANY or 40, derandomize=not MANY, deadline=None, database=None,
+    max_examples=MANY or 40,
+    derandomize=not MANY,
+    deadline=None,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 def attempt(function, *arguments, **more):
@@ -41,10 +44,13 @@ def refused(found):
 
 
 numbers = st.one_of(
-    st.floats(width=32), st.integers(-3, 5),
+    st.floats(width=32),
+    st.integers(-3, 5),
     st.sampled_from([True, None, "1", b"1", 1j, [], {}, object(), np.nan, np.float32(2), 10**9]),
-    st.sampled_from([np.array([1.0, 2.0]), np.array("a"), np.array(None, object), jnp.float32(0.5)]),
-)  # fmt: skip
+    st.sampled_from(
+        [np.array([1.0, 2.0]), np.array("a"), np.array(None, object), jnp.float32(0.5)]
+    ),
+)
 
 
 letters = st.text("ABDKNO", min_size=1, max_size=4)
@@ -168,9 +174,13 @@ def test_counts(counts, as_sparse):
 
 
 ESTIMATORS = [
-    "BayesianLinearRegression", "BayesianLogisticRegression", "BayesianMLPClassifier",
-    "BayesianMLPRegressor", "BayesianLDA", "BayesianDPFA",
-]  # fmt: skip
+    "BayesianLinearRegression",
+    "BayesianLogisticRegression",
+    "BayesianMLPClassifier",
+    "BayesianMLPRegressor",
+    "BayesianLDA",
+    "BayesianDPFA",
+]
 GOOD_X, GOOD_Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 0])
 
 

@@ -84,8 +84,15 @@ def test_sampling_in_it_gives_the_exact_posterior(problem):
     space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=1024)
     sampler = isotherm.msgnht(grad_fn, 0.05, 1.0, thermostat_mass=10.0, coordinates=space)
     run = isotherm.sample(
-        jax.random.key(1), sampler, position, batches, num_draws=2000, thin=40, burn_in=2000, num_chains=8
-    )  # fmt: skip
+        jax.random.key(1),
+        sampler,
+        position,
+        batches,
+        num_draws=2000,
+        thin=40,
+        burn_in=2000,
+        num_chains=8,
+    )
     draws = run.draws.reshape(-1, 6)
     sd = np.sqrt(np.diag(np.linalg.inv(curvature)))
     # Some 8000 effective draws: an sd within 4 % at five sigma; 2 % is left for the discretisation.

@@ -137,7 +137,13 @@ def npy(array):
 def archive(path, **changes):
     """Write a sparse npz with some of its arrays exchanged for other bytes."""
     rows = sparse.csr_array(DENSE)
-    arrays = {"format": np.array(b"csr"), "shape": np.array(rows.shape), "data": rows.data, "indices": rows.indices, "indptr": rows.indptr}  # fmt: skip
+    arrays = {
+        "format": np.array(b"csr"),
+        "shape": np.array(rows.shape),
+        "data": rows.data,
+        "indices": rows.indices,
+        "indptr": rows.indptr,
+    }
     with zipfile.ZipFile(path, "w") as file:
         for name, content in ({k: npy(v) for k, v in arrays.items()} | changes).items():
             file.writestr(f"{name}.npy", content)
@@ -156,9 +162,18 @@ LIES = {
     "places that are text": {"indptr": npy(np.array(["0", "2", "2", "4"]))},
     "objects": {"data": npy(np.arange(4)).replace(b"'<i8'", b"'|O' ")},
     "other row pointers": {"indptr": npy(np.array([1, 2, 2, 4]))},
-    "columns with a row outside": {"format": npy(np.array(b"csc")), "indptr": npy(np.array([0, 1, 2, 3, 4])), "indices": npy(np.array([0, 2, 10**6, 2]))},
-    "rows without end": {"format": npy(np.array(b"coo")), "row": npy(np.zeros(4, int)), "col": npy(np.zeros(4, int)), "shape": npy(np.array([10**12, 4]))},
-}  # fmt: skip
+    "columns with a row outside": {
+        "format": npy(np.array(b"csc")),
+        "indptr": npy(np.array([0, 1, 2, 3, 4])),
+        "indices": npy(np.array([0, 2, 10**6, 2])),
+    },
+    "rows without end": {
+        "format": npy(np.array(b"coo")),
+        "row": npy(np.zeros(4, int)),
+        "col": npy(np.zeros(4, int)),
+        "shape": npy(np.array([10**12, 4])),
+    },
+}
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -182,12 +197,15 @@ def test_an_npz_that_lies_is_refused_and_costs_no_memory(tmp_path, lie):
     [
         (HEADER + "3 4 99999999999\n1 1 1\n", "it says 99999999999 entries, but has 1: cut short"),
         (HEADER + "999999999999 4 1\n1 1 1\n", "it says 999999999999 documents, but has 1 counts"),
-        (HEADER.replace("integer", "pattern") + "2 2 1\n1 1 ", "line 3: it does not end with a line"),
+        (
+            HEADER.replace("integer", "pattern") + "2 2 1\n1 1 ",
+            "line 3: it does not end with a line",
+        ),
         (HEADER + "2 2 1\n1 1 1\n1 2 1\n", "it says 1 entries, but has 2"),
         (HEADER + "2 2\n", "line 2: 3 sizes must be there"),
         (HEADER.replace("general", "hermitian") + "2 2 0\n", "it does not begin as a matrix"),
     ],
-)  # fmt: skip
+)
 def test_a_matrix_market_file_that_lies(tmp_path, text, message):
     """The third one ends SciPy's reader, and Python with it, by a segmentation fault."""
     (tmp_path / "bad.mtx").write_text(text)
@@ -208,7 +226,9 @@ def test_what_scipy_writes_is_read(tmp_path):
     )
 
 
-@pytest.mark.parametrize("line", ["1 99999999999999999999:1", "1 0:99999999999999999999", "1 2147483648:1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line", ["1 99999999999999999999:1", "1 0:99999999999999999999", "1 2147483648:1"]
+)
 def test_numbers_that_no_word_or_count_has(tmp_path, line):
     """They would have been an OverflowError, or another word."""
     path = tmp_path / "a.ldac"

@@ -73,4 +73,6 @@ def test_mnist():
     assert train.x.shape == (60_000, 784) and test.x.shape == (10_000, 784)
     assert train.x.dtype == np.float32 and train.x.min() == 0 and train.x.max() == 1
     np.testing.assert_array_equal(train.y[:8], [5, 0, 4, 1, 9, 2, 1, 3])
-    np.testing.assert_array_equal(np.bincount(test.y), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])  # fmt: skip
+    np.testing.assert_array_equal(
+        np.bincount(test.y), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    )

@@ -98,8 +98,14 @@ def test_auroc_is_the_share_of_pairs(digits):
 def test_all_numbers_at_once():
     scores = c.classifier_scores(P, Y, 0.5 * c.predictive_entropy(P))
     assert list(scores) == [
-        "accuracy", "nll", "brier", "ece", "ece_equal_mass", "entropy", "epistemic",
-    ]  # fmt: skip
+        "accuracy",
+        "nll",
+        "brier",
+        "ece",
+        "ece_equal_mass",
+        "entropy",
+        "epistemic",
+    ]
     assert scores["epistemic"] == pytest.approx(0.5 * scores["entropy"])
     assert scores["nll"] == c.negative_log_likelihood(P, Y)
     assert scores["ece_equal_mass"] == c.expected_calibration_error(P, Y, bins="equal-mass")
@@ -148,7 +154,7 @@ def test_regression_against_scipy():
         (lambda: c.regressor_scores([0.0], [1.0], [np.nan]), "`targets` must be finite"),
         (lambda: c.regressor_scores([0.0], [1.0, 1.0], [1.0]), "must have one shape"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_says_so(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -43,9 +43,15 @@ def test_samplers_and_approximations_share_it(key):
     x = jnp.linspace(-2, 2, 5)
     predict = lambda w, x: jax.nn.sigmoid(w * x)  # noqa: E731
     run = isotherm.sample(
-        key, isotherm.sgld(lambda w, batch: -w, step_size=0.05), jnp.zeros(()),
-        isotherm.no_batches(), num_draws=4000, thin=5, burn_in=100, num_chains=4,
-    )  # fmt: skip
+        key,
+        isotherm.sgld(lambda w, batch: -w, step_size=0.05),
+        jnp.zeros(()),
+        isotherm.no_batches(),
+        num_draws=4000,
+        thin=5,
+        burn_in=100,
+        num_chains=4,
+    )
     q = GaussianApproximation(jnp.zeros(()), jnp.ones(1), jnp.zeros(1))
     chain, gauss = (posterior_predictive(predict, d, x) for d in (run.draws, q.sample(key, 16_000)))
     np.testing.assert_allclose(chain, gauss, atol=0.03)
@@ -87,9 +93,15 @@ def test_on_the_fly_is_the_same_as_afterwards(key, rows_per_block):
     read = class_probabilities(probabilities, x, rows_per_block=rows_per_block)
     sampler = isotherm.sgld(lambda w, batch: jax.tree.map(jnp.negative, w), step_size=0.2)
     run = isotherm.sample(
-        key, sampler, start, isotherm.no_batches(), num_draws=20, thin=3, num_chains=2,
+        key,
+        sampler,
+        start,
+        isotherm.no_batches(),
+        num_draws=20,
+        thin=3,
+        num_chains=2,
         collect={"draws": isotherm.collect.draws(), "test": isotherm.collect.average(read)},
-    )  # fmt: skip
+    )
     afterwards = posterior_predictive(WithEntropy(probabilities), run.draws, x)
     test = run.collected["test"]
     assert test["probabilities"].shape == (2, 9, 4) and test["entropy"].shape == (2, 9)

@@ -17,10 +17,24 @@ pytest.importorskip("furo", reason="the documentation needs furo")
 def html(tmp_path_factory):
     out = tmp_path_factory.mktemp("docs")
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html",
-         "-d", str(out / "doctrees"), str(ROOT / "docs"), str(out / "html")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-W",
+            "--keep-going",
+            "-q",
+            "-b",
+            "html",
+            "-d",
+            str(out / "doctrees"),
+            str(ROOT / "docs"),
+            str(out / "html"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return out / "html"
 
@@ -77,10 +91,24 @@ def test_formulas_and_tables(to_rest):
     text = "Before\n$$ x \\\\\n   y. $$\nafter\n\n| a | `b` |\n| --- | --- |\n| $c$ | |"
     lines = [line.rstrip() for line in to_rest(text).splitlines()]
     assert lines == [
-        "Before", "", ".. math::", "", "   x \\\\", "   y.", "", "after", "",
-        "", ".. list-table::", "   :header-rows: 1", "",
-        "   * - a", "     - ``b``", "   * - :math:`c`", "     -",
-    ]  # fmt: skip
+        "Before",
+        "",
+        ".. math::",
+        "",
+        "   x \\\\",
+        "   y.",
+        "",
+        "after",
+        "",
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "",
+        "   * - a",
+        "     - ``b``",
+        "   * - :math:`c`",
+        "     -",
+    ]
 
 
 def test_references_become_a_list(to_rest):

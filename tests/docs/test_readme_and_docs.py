@@ -156,9 +156,10 @@ def test_the_reference_has_every_public_name_once():
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *(ROOT / f"{n}.md" for n in ("CONTRIBUTING", "RELEASING", "CHANGELOG"))],
+    "page",
+    [*PAGES, *(ROOT / f"{n}.md" for n in ("CONTRIBUTING", "RELEASING", "CHANGELOG"))],
     ids=name,
-)  # fmt: skip
+)
 def test_links_lead_somewhere_and_no_path_is_of_one_machine(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):

@@ -147,8 +147,14 @@ def test_plain_coordinates_miss_by_far():
     mode = jnp.asarray(exact.mean, jnp.float32)
     start = isotherm.warm_start(key, grad_fn, mode, batches, coordinates="identity", num_steps=0)
     run = isotherm.sample(
-        key, isotherm.msgnht(grad_fn, **start.settings), mode, batches,
-        num_draws=2000, thin=20, burn_in=2000, num_chains=4,
-    )  # fmt: skip
+        key,
+        isotherm.msgnht(grad_fn, **start.settings),
+        mode,
+        batches,
+        num_draws=2000,
+        thin=20,
+        burn_in=2000,
+        num_chains=4,
+    )
     missed, _ = errors(run.draws.reshape(-1, 5).astype(np.float64), exact.mean, exact.sd)
     assert np.median(missed) > 0.1

@@ -38,7 +38,7 @@ def test_without_a_hidden_layer_the_classifier_is_logistic_regression():
     v = model.prior_variance  # the difference of two logits has twice the variance of each
     exact = logistic_posterior(
         design, label, prior_variance=np.array([v, v, 2 * v]), num_chains=8, num_draws=1000
-    )  # fmt: skip
+    )
     weights = np.asarray(model.draws_["weights"], np.float64).reshape(-1, 6)
     slopes = weights[:, :4].reshape(-1, 2, 2) * np.sqrt(v / 2)
     bias = weights[:, 4:] * np.sqrt(v)

@@ -78,8 +78,9 @@ def test_the_urn_is_unbiased(num_classes):
     np.testing.assert_allclose(
         gradient(position, (every, urn.shared)),
         gradient(position, (whole.rows, whole.shared)),
-        rtol=1e-3, atol=1e-3,
-    )  # fmt: skip
+        rtol=1e-3,
+        atol=1e-3,
+    )
 
 
 def test_at_the_mode_nothing_is_left_over():

@@ -54,8 +54,14 @@ def test_statistics_are_frozen_dropout_is_off_and_the_module_is_left_alone(net):
 
 def test_the_position_is_the_parameters_by_name(net):
     names = leaf_names(from_nnx(net).position)
-    assert names[:6] == ["body.bias", "body.kernel", "heads.0.bias", "heads.0.kernel",
-                         "heads.1.bias", "heads.1.kernel"]  # fmt: skip
+    assert names[:6] == [
+        "body.bias",
+        "body.kernel",
+        "heads.0.bias",
+        "heads.0.kernel",
+        "heads.1.bias",
+        "heads.1.kernel",
+    ]
     assert names[-2:] == ["norm.bias", "norm.scale"]
     assert len(names) == 4 + 22
 

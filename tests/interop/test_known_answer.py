@@ -72,9 +72,11 @@ def test_draws_have_the_exact_posterior_as_their_law(key, library):
         network = Network(apply, lambda key: position, "gaussian", *setting)
         gradient = network.gradient(len(X))
         return isotherm.msgnht(
-            lambda position, _: gradient(position, (X, Y[:, None])), 0.1 / curvature**0.5,
-            curvature**0.5, thermostat_mass=10 / curvature,
-        )  # fmt: skip
+            lambda position, _: gradient(position, (X, Y[:, None])),
+            0.1 / curvature**0.5,
+            curvature**0.5,
+            thermostat_mass=10 / curvature,
+        )
 
     settings = [(PRIOR_SD, NOISE_SD), *WRONG.values()]
     states = laws.final_states(key, build, settings, position, 400, NUM_CHAINS)

@@ -54,9 +54,11 @@ def final_positions(key, target, data, start, *, curvature, num_steps=400, num_c
 
     def build(setting):
         return isotherm.msgnht(
-            lambda position, _: gradient(position, data), 0.1 / curvature**0.5, curvature**0.5,
+            lambda position, _: gradient(position, data),
+            0.1 / curvature**0.5,
+            curvature**0.5,
             thermostat_mass=10 / curvature,
-        )  # fmt: skip
+        )
 
     return laws.final_states(key, build, [0.0], start, num_steps, num_chains)[0].position
 
@@ -112,9 +114,13 @@ def test_a_chain_is_that_of_the_plain_log_densities_number_for_number(key):
 STARTS = {
     line: {"slope": jnp.zeros(2), "intercept": jnp.zeros(())},
     waiting: {"rate": jnp.zeros(())},
-    everything: {"top": jnp.zeros(()), "share": jnp.zeros(2), "inside": jnp.zeros(()),
-                 "level": jnp.zeros((2, 1))},
-}  # fmt: skip
+    everything: {
+        "top": jnp.zeros(()),
+        "share": jnp.zeros(2),
+        "inside": jnp.zeros(()),
+        "level": jnp.zeros((2, 1)),
+    },
+}
 
 
 @pytest.mark.parametrize(
@@ -188,10 +194,16 @@ def test_the_prior_costs_no_pass_over_the_data():
 def test_draws_can_be_constrained_while_they_are_made(key):
     target = from_numpyro(waiting, (WAITS,))
     run = isotherm.sample(
-        key, isotherm.msgnht(target.gradient(5), 0.05), STARTS[waiting],
-        isotherm.full_batch((WAITS,)), num_draws=5,
-        collect={"value": isotherm.collect.draws(target.constrain), "draws": isotherm.collect.draws()},
-    )  # fmt: skip
+        key,
+        isotherm.msgnht(target.gradient(5), 0.05),
+        STARTS[waiting],
+        isotherm.full_batch((WAITS,)),
+        num_draws=5,
+        collect={
+            "value": isotherm.collect.draws(target.constrain),
+            "draws": isotherm.collect.draws(),
+        },
+    )
     np.testing.assert_allclose(run.collected["value"]["rate"], np.exp(run.draws["rate"]), 1e-6)
 
 

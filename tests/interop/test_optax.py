@@ -69,8 +69,9 @@ def test_one_changed_line_turns_training_into_sampling(key):
     def mean_loss(mean):  # minus the log posterior with a flat prior, over N
         return 0.5 * jnp.mean((data - mean) ** 2)
 
-    optimizer = isotherm.as_optax(isotherm.msgnht(None, 0.03, 10.0, thermostat_mass=0.1), key,
-                                  loss_scale=len(data))  # fmt: skip
+    optimizer = isotherm.as_optax(
+        isotherm.msgnht(None, 0.03, 10.0, thermostat_mass=0.1), key, loss_scale=len(data)
+    )
 
     def train_step(carry, _):
         params, memory = carry

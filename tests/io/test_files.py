@@ -129,9 +129,11 @@ print(*seen)
 def test_killed_at_any_moment_there_is_the_old_folder_or_the_new_one(tmp_path, how):
     """The process ends before its first call to the system, before its second, …; without an exchange, that is seen."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, Path(__file__).parents[1], tmp_path / "killed", how],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", KILLED, Path(__file__).parent, tmp_path / "killed", how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     seen = done.stdout.split()
     turn = seen.index("new")

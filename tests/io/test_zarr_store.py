@@ -21,8 +21,14 @@ pytest.importorskip("zarr")
 SAMPLER = isotherm.sgld(lambda x, batch: jax.tree.map(jnp.negative, x), 0.1)
 START = {"w": jnp.zeros((2, 3)), "b": jnp.zeros(())}
 RUN = isotherm.sample(
-    jax.random.key(0), SAMPLER, START, isotherm.no_batches(), num_draws=6, num_chains=2, progress=False
-)  # fmt: skip
+    jax.random.key(0),
+    SAMPLER,
+    START,
+    isotherm.no_batches(),
+    num_draws=6,
+    num_chains=2,
+    progress=False,
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +125,12 @@ def metadata(change, name="posterior/w"):
 def huge(path, document):
     shape = [2**20, 2**20]
     document["arrays"]["posterior/w"].update(shape=shape)
-    metadata(lambda m: m.update(shape=shape) or m["chunk_grid"]["configuration"].update(chunk_shape=[1024, 1024]))(path, document)  # fmt: skip
+    metadata(
+        lambda m: (
+            m.update(shape=shape)
+            or m["chunk_grid"]["configuration"].update(chunk_shape=[1024, 1024])
+        )
+    )(path, document)
 
 
 def crumbs(path, document):
@@ -128,7 +139,9 @@ def crumbs(path, document):
         file.truncate(2**40)
     shape = [2**38]
     document["arrays"]["posterior/w"].update(shape=shape)
-    metadata(lambda m: m.update(shape=shape) or m["chunk_grid"]["configuration"].update(chunk_shape=[1]))(path, document)  # fmt: skip
+    metadata(
+        lambda m: m.update(shape=shape) or m["chunk_grid"]["configuration"].update(chunk_shape=[1])
+    )(path, document)
 
 
 def many(path, document):
@@ -188,24 +201,44 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
         (outside, "has no `../secret/w`"),
         (longer, "has 289 bytes, not 288"),
         (negative, "does not cut"),
-        (metadata(lambda m: m.update(codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}])), "The codecs of"),
-        (metadata(lambda m: m.update(codecs=[{"name": "numcodecs.pickle"}, LITTLE])), "The codecs of"),
+        (
+            metadata(
+                lambda m: m.update(codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}])
+            ),
+            "The codecs of",
+        ),
+        (
+            metadata(lambda m: m.update(codecs=[{"name": "numcodecs.pickle"}, LITTLE])),
+            "The codecs of",
+        ),
         (metadata(lambda m: m["codecs"][0]["configuration"].update(endian="big")), "The codecs of"),
         (metadata(lambda m: m.update(data_type="object")), "The data_type of"),
-        (metadata(lambda m: m.update(data_type={"name": "null_terminated_bytes"})), "The data_type of"),
-        (metadata(lambda m: m.update(storage_transformers=[{"name": "x"}])), "The storage_transformers of"),
+        (
+            metadata(lambda m: m.update(data_type={"name": "null_terminated_bytes"})),
+            "The data_type of",
+        ),
+        (
+            metadata(lambda m: m.update(storage_transformers=[{"name": "x"}])),
+            "The storage_transformers of",
+        ),
         (metadata(lambda m: m.update(shape=[2, 6, 3, 2])), "The shape of"),
         (metadata(lambda m: m.update(zarr_format=2)), "The zarr_format of"),
         (metadata(lambda m: m["chunk_grid"].update(name="rectilinear")), "does not cut"),
-        (metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 6, 2, 3])), "does not cut"),
-        (metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2, 6])), "does not cut"),
+        (
+            metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 6, 2, 3])),
+            "does not cut",
+        ),
+        (
+            metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2, 6])),
+            "does not cut",
+        ),
         (metadata(lambda m: m.update(chunk_grid=None)), "does not cut"),
         (metadata(lambda m: m.update(attributes={"x": "y" * 2**17})), "too many to be ours"),
         (metadata(lambda m: m.update(shape=[2**40]), "isotherm"), "no run of isotherm"),
         (lambda path, document: document["arrays"]["posterior/w"].update(dtype="O"), "no type of"),
         (lambda path, document: document.update(format=2), "has format 2, this version reads 1"),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_folder_costs_neither_memory_nor_trust(path, change, message):
     """The text is changed and its checksum made right, as one who means harm would."""
     place = path / "isotherm/c/0"

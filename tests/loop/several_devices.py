@@ -40,9 +40,19 @@ def mesh(*shape):
 
 def run(batches, grid, num_draws=6, burn_in=0, **settings):
     return isotherm.sample(
-        KEY(0), SAMPLER, jnp.zeros(3), batches, num_draws=num_draws, thin=3, burn_in=burn_in,
-        num_chains=4, collect=COLLECT, progress=False, mesh=grid, **settings,
-    )  # fmt: skip
+        KEY(0),
+        SAMPLER,
+        jnp.zeros(3),
+        batches,
+        num_draws=num_draws,
+        thin=3,
+        burn_in=burn_in,
+        num_chains=4,
+        collect=COLLECT,
+        progress=False,
+        mesh=grid,
+        **settings,
+    )
 
 
 def everything(found):

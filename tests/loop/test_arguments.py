@@ -13,9 +13,12 @@ from isotherm.loop.arguments import count
 DOCUMENTED = (ValueError, isotherm.exceptions.DivergedError)
 KEY = jax.random.key(0)
 QUICK = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None,
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 def minus(x, batch):
@@ -86,9 +89,11 @@ def test_positions_of_any_kind(position):
 
 
 odd = st.one_of(
-    st.integers(-3, 3), st.sampled_from([2**31, 2**63, 10**400, True, None, "2", b"2", 1j, [1]]),
-    st.floats(), st.sampled_from([np.int64(2), np.float32(1), np.array([1]), np.array(2), jnp.int32(1)]),
-)  # fmt: skip
+    st.integers(-3, 3),
+    st.sampled_from([2**31, 2**63, 10**400, True, None, "2", b"2", 1j, [1]]),
+    st.floats(),
+    st.sampled_from([np.int64(2), np.float32(1), np.array([1]), np.array(2), jnp.int32(1)]),
+)
 
 
 @QUICK
@@ -152,6 +157,8 @@ def test_everything_else_of_any_kind(name, value):
 def test_data_that_are_not_finite_end_in_a_divergence_that_says_so(bad):
     x = jnp.array([1.0, bad])
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: -(m**2), 2)
-    found = attempt(isotherm.sgld(grad_fn, 0.1), position=0.0, batches=isotherm.full_batch(x), num_draws=9)  # fmt: skip
+    found = attempt(
+        isotherm.sgld(grad_fn, 0.1), position=0.0, batches=isotherm.full_batch(x), num_draws=9
+    )
     assert isinstance(found, isotherm.exceptions.DivergedError) or np.isfinite(found.draws).all()
     assert np.isfinite(bad) or isinstance(found, isotherm.exceptions.DivergedError)

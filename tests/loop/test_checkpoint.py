@@ -40,7 +40,10 @@ def run(folder=None, num_draws=40, seed=0, data=DATA, sampler=SAMPLER, **changes
 
 
 def same(one, other):
-    everything = (one.collected, dict(one.stats), one.state), (other.collected, dict(other.stats), other.state)  # fmt: skip
+    everything = (
+        (one.collected, dict(one.stats), one.state),
+        (other.collected, dict(other.stats), other.state),
+    )
     for a, b in zip(*map(jax.tree.leaves, everything), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
@@ -237,9 +240,14 @@ def test_types_that_numpy_does_not_know_survive(tmp_path):
     def go(folder):
         sampler = isotherm.sgld(lambda x, batch: -x, 0.1)
         return isotherm.sample(
-            jax.random.key(0), sampler, jnp.zeros(3, jnp.bfloat16), isotherm.no_batches(),
-            num_draws=6, progress=False, checkpoint=folder,
-        )  # fmt: skip
+            jax.random.key(0),
+            sampler,
+            jnp.zeros(3, jnp.bfloat16),
+            isotherm.no_batches(),
+            num_draws=6,
+            progress=False,
+            checkpoint=folder,
+        )
 
     whole = go(None)
     go(tmp_path)
@@ -271,11 +279,14 @@ print(fingerprint(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int
 def test_a_fingerprint_is_the_same_in_every_process():
     prints = [
         subprocess.run(
-            [sys.executable, "-c", FINGERPRINT], env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", FINGERPRINT],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
-    ]  # fmt: skip
+    ]
     assert prints[0] == prints[1] != ""
 
 

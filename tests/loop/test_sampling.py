@@ -168,9 +168,14 @@ def test_divergence_during_burn_in_is_found_too(key):
 
 def test_other_chains_can_go_on(key):
     run = isotherm.sample(
-        key, isotherm.msgnht(explodes_late, 0.1, integrator="euler"), jnp.zeros(()), NONE, num_draws=300, num_chains=40,
+        key,
+        isotherm.msgnht(explodes_late, 0.1, integrator="euler"),
+        jnp.zeros(()),
+        NONE,
+        num_draws=300,
+        num_chains=40,
         on_divergence="continue",
-    )  # fmt: skip
+    )
     assert 0 < run.diverged.sum() < 40
     assert np.isfinite(run.draws[~run.diverged]).all()
 

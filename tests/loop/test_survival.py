@@ -53,9 +53,15 @@ def test_a_device_that_is_full_is_told_of(tmp_path, monkeypatch):
     """Every write to /dev/full is answered with ENOSPC, by the kernel and not by a mock."""
     opened = Path.open
     monkeypatch.setattr(
-        Path, "open", lambda self, mode="r", *more, **named:
-        opened(Path("/dev/full") if "w" in mode and self.suffix == ".npz" else self, mode, *more, **named),
-    )  # fmt: skip
+        Path,
+        "open",
+        lambda self, mode="r", *more, **named: opened(
+            Path("/dev/full") if "w" in mode and self.suffix == ".npz" else self,
+            mode,
+            *more,
+            **named,
+        ),
+    )
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full")
     with pytest.raises(OSError, match="no space left on device"):
@@ -99,7 +105,11 @@ def test_no_source_executes_what_it_reads():
         if bad.search(line)
     ]
     assert not found
-    assert bad.search("x = eval(text)") and bad.search("import pickle") and not bad.search("re.compile(")  # fmt: skip
+    assert (
+        bad.search("x = eval(text)")
+        and bad.search("import pickle")
+        and not bad.search("re.compile(")
+    )
 
 
 def test_every_array_file_is_opened_without_pickle():

@@ -36,9 +36,15 @@ def variance_ratio(run):
 
 def posterior(key, sampler, batches=BATCHES, num_draws=2500):
     return isotherm.sample(
-        key, sampler, jnp.asarray(MEAN, jnp.float32), batches, num_draws=num_draws, thin=20,
-        burn_in=4000, num_chains=4,
-    )  # fmt: skip
+        key,
+        sampler,
+        jnp.asarray(MEAN, jnp.float32),
+        batches,
+        num_draws=num_draws,
+        thin=20,
+        burn_in=4000,
+        num_chains=4,
+    )
 
 
 @pytest.mark.parametrize("curvature", ["hessian", "fisher"])
@@ -135,13 +141,25 @@ def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
     network = isotherm.models.mlp((3, 2), likelihood="gaussian", noise_sd=0.5)
     grad_fn, batches = network.gradient(1000), isotherm.independent_batches((x, y), 50)
     start = isotherm.warm_start(
-        jax.random.key(0), grad_fn, network.init(jax.random.key(1)), batches,
-        coordinates="kronecker", num_steps=500, rounds=1, steps_per_round=200,
-    )  # fmt: skip
+        jax.random.key(0),
+        grad_fn,
+        network.init(jax.random.key(1)),
+        batches,
+        coordinates="kronecker",
+        num_steps=500,
+        rounds=1,
+        steps_per_round=200,
+    )
     run = isotherm.sample(
-        jax.random.key(2), isotherm.msgnht(grad_fn, **start.settings), start.position, batches,
-        num_draws=1500, thin=20, burn_in=1000, num_chains=8,
-    )  # fmt: skip
+        jax.random.key(2),
+        isotherm.msgnht(grad_fn, **start.settings),
+        start.position,
+        batches,
+        num_draws=1500,
+        thin=20,
+        burn_in=1000,
+        num_chains=8,
+    )
     design = np.column_stack([x, np.ones(1000)])
     sd = np.sqrt(np.diag(np.linalg.inv(design.T @ design / 0.25 + np.eye(4))))
     weights, bias = run.draws[0]

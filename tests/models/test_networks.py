@@ -16,7 +16,11 @@ def test_forward_pass_is_the_formula(activation):
     network = mlp((3, 5, 4, 2), activation=activation)
     weights = network.init(jax.random.key(0))
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    act = {"relu": lambda z: np.maximum(z, 0), "tanh": np.tanh, "sigmoid": lambda z: 1 / (1 + np.exp(-z))}[activation]  # fmt: skip
+    act = {
+        "relu": lambda z: np.maximum(z, 0),
+        "tanh": np.tanh,
+        "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+    }[activation]
     hidden = x
     for layer in weights[:-1]:
         hidden = act(hidden @ np.asarray(layer.weights) + np.asarray(layer.bias))
@@ -116,11 +120,19 @@ def test_a_linear_network_samples_its_exact_posterior():
     design = np.column_stack([x, np.ones(200)])
     covariance = np.linalg.inv(design.T @ design / 0.25 + np.eye(3))
     mean = covariance @ design.T @ y[:, 0] / 0.25
-    sampler = isotherm.msgnht(network.gradient(200), step_size=0.01, diffusion=20.0, thermostat_mass=0.01)  # fmt: skip
+    sampler = isotherm.msgnht(
+        network.gradient(200), step_size=0.01, diffusion=20.0, thermostat_mass=0.01
+    )
     run = isotherm.sample(
-        jax.random.key(0), sampler, network.init(jax.random.key(1)), isotherm.full_batch((x, y)),
-        num_draws=1000, thin=20, burn_in=500, num_chains=8,
-    )  # fmt: skip
+        jax.random.key(0),
+        sampler,
+        network.init(jax.random.key(1)),
+        isotherm.full_batch((x, y)),
+        num_draws=1000,
+        thin=20,
+        burn_in=500,
+        num_chains=8,
+    )
     layer = run.draws[0]
     draws = np.concatenate([layer.weights[..., 0], layer.bias], axis=-1).reshape(-1, 3)
     sd = np.sqrt(np.diag(covariance))

@@ -14,7 +14,9 @@ from isotherm.references.network import network_hill
 def test_height_and_slope_are_those_of_the_network():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))
-    network = isotherm.models.mlp((2, 3, 1), activation="tanh", likelihood="gaussian", noise_sd=0.3, prior_sd=0.8)  # fmt: skip
+    network = isotherm.models.mlp(
+        (2, 3, 1), activation="tanh", likelihood="gaussian", noise_sd=0.3, prior_sd=0.8
+    )
     start = network.init(jax.random.key(0))
     flat, unravel = ravel_pytree(start)
     hill = network_hill(network, (x, y), start)
@@ -42,8 +44,15 @@ def test_draws_of_a_network_without_hidden_layer_are_those_of_the_regression():
     network = isotherm.models.mlp((1, 1), likelihood="gaussian", noise_sd=0.5)
     hill = network_hill(network, (x, y), network.init(jax.random.key(0)))
     draws, taken = hmc(
-        hill, num_chains=16, num_draws=300, burn_in=50, seed=0, step_size=0.1, num_leapfrog=8, start_width=0.3
-    )  # fmt: skip
+        hill,
+        num_chains=16,
+        num_draws=300,
+        burn_in=50,
+        seed=0,
+        step_size=0.1,
+        num_leapfrog=8,
+        start_width=0.3,
+    )
     exact = linear_posterior(np.column_stack([np.ones(15), x]), y[:, 0], 1.0, 0.25)
     flat = draws.reshape(-1, 2)[:, ::-1] if _bias_last(network) else draws.reshape(-1, 2)
     assert taken > 0.8

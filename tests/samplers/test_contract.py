@@ -206,12 +206,23 @@ def test_zero_is_a_legal_thermostat_and_zero_diffusion_makes_no_noise(key):
         (isotherm.msgnht(pull_to_one, 0.1, 0.7), {"thermostat": "per_coordinate"}),
         (
             isotherm.sgnht(
-                pull_to_one, 0.1, 0.7, thermostat="per_tensor", thermostat_mass=2.0,
-                integrator="euler", temperature=0.5, initial_thermostat=0.0, noise="three-point",
+                pull_to_one,
+                0.1,
+                0.7,
+                thermostat="per_tensor",
+                thermostat_mass=2.0,
+                integrator="euler",
+                temperature=0.5,
+                initial_thermostat=0.0,
+                noise="three-point",
             ),
             {
-                "thermostat": "per_tensor", "thermostat_mass": 2.0, "integrator": "euler",
-                "temperature": 0.5, "initial_thermostat": 0.0, "noise": "three-point",
+                "thermostat": "per_tensor",
+                "thermostat_mass": 2.0,
+                "integrator": "euler",
+                "temperature": 0.5,
+                "initial_thermostat": 0.0,
+                "noise": "three-point",
             },
         ),
         (
@@ -219,13 +230,15 @@ def test_zero_is_a_legal_thermostat_and_zero_diffusion_makes_no_noise(key):
             {"thermostat": "fixed", "initial_thermostat": 0.7, "integrator": "OBABO"},
         ),
     ],
-)  # fmt: skip
+)
 def test_names_are_points_of_one_family(key, sampler, settings):
     """The law tests are of `langevin`; a named sampler is a call of it with nothing lost."""
     diffusion = 0.5 if settings.get("initial_thermostat") == 0.7 else 0.7
     family = isotherm.langevin(pull_to_one, 0.1, diffusion, **settings)
     one, other = (s.init(position(), key) for s in (sampler, family))
     for i in range(3):
-        one, other = (jax.jit(s.step)(random.fold(key, i), x, None)[0]
-                      for s, x in ((sampler, one), (family, other)))  # fmt: skip
+        one, other = (
+            jax.jit(s.step)(random.fold(key, i), x, None)[0]
+            for s, x in ((sampler, one), (family, other))
+        )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), one, other)

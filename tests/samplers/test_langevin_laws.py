@@ -71,9 +71,15 @@ def chains(key, kind, word, noise, temperatures, num_steps):
 
     def build(temperature):
         return langevin(
-            tree_gradient(target), 0.4, 0.9, thermostat=kind, thermostat_mass=1.7, noise=noise,
-            integrator=word, temperature=temperature,
-        )  # fmt: skip
+            tree_gradient(target),
+            0.4,
+            0.9,
+            thermostat=kind,
+            thermostat_mass=1.7,
+            noise=noise,
+            integrator=word,
+            temperature=temperature,
+        )
 
     runs = final_states(key, build, temperatures, as_tree(x), num_steps, momentum=as_tree(p))
     return [observables(*map(as_rows, (s.position, s.momentum, s.thermostat))) for s in runs]
@@ -164,9 +170,15 @@ def test_the_law_holds_in_any_coordinates(key, kind, basis):
 
     def build(temperature):
         return langevin(
-            target.grad, 0.4, 0.9, thermostat=kind, thermostat_mass=1.7, noise="three-point",
-            coordinates=coordinates, temperature=temperature,
-        )  # fmt: skip
+            target.grad,
+            0.4,
+            0.9,
+            thermostat=kind,
+            thermostat_mass=1.7,
+            noise="three-point",
+            coordinates=coordinates,
+            temperature=temperature,
+        )
 
     start, momentum = jnp.asarray(x, jnp.float32), jnp.asarray(p, jnp.float32)
     for temperature, state in zip(

@@ -96,9 +96,14 @@ def psgld_moments(h, temperature, num_steps, freeze_after, decay=0.9, damping=0.
 def test_psgld_follows_its_law(key, freeze_after):
     def build(temperature):
         return psgld(
-            TARGET.grad, 0.3, decay=0.9, damping=0.2, temperature=temperature,
-            noise="three-point", freeze_after=freeze_after,
-        )  # fmt: skip
+            TARGET.grad,
+            0.3,
+            decay=0.9,
+            damping=0.2,
+            temperature=temperature,
+            noise="three-point",
+            freeze_after=freeze_after,
+        )
 
     one, half, mutant = final_states(key, build, [1.0, 0.5, 1.1], X0, 4)
     assert (

@@ -86,14 +86,29 @@ def sweep(module, words, topics, alpha, *, sweeps, burn_in=0, assignments=None, 
     )
     flat = words.ravel().astype(np.int32)
     module.sweep_documents(
-        0, num_documents, indptr, flat, np.ones(words.size, np.int32), flat, starts, indptr,
-        rows, layout.padded(alpha), z, fills, sweeps, burn_in, doc_topics, tally,
-    )  # fmt: skip
+        0,
+        num_documents,
+        indptr,
+        flat,
+        np.ones(words.size, np.int32),
+        flat,
+        starts,
+        indptr,
+        rows,
+        layout.padded(alpha),
+        z,
+        fills,
+        sweeps,
+        burn_in,
+        doc_topics,
+        tally,
+    )
     return z.reshape(words.shape), doc_topics, tally
 
 
-def sweep_collapsed(module, words, token_starts, num_words, alpha, beta, *, sweeps, assignments=None,
-                    seed=0):  # fmt: skip
+def sweep_collapsed(
+    module, words, token_starts, num_words, alpha, beta, *, sweeps, assignments=None, seed=0
+):
     """Sweep many corpora of the same shape, (replicates, tokens); returns assignments."""
     replicates = len(words)
     z = np.full(words.shape, -1, np.int32) if assignments is None else assignments.astype(np.int32)

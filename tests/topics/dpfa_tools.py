@@ -137,9 +137,12 @@ def sweep(module, parameters, corpus, state=None, **settings):
     """Call `documents.sweep` with other kernels."""
     with np.errstate(over="ignore"):
         return local_gibbs.sweep(
-            local_gibbs.prepare_parameters(parameters), corpus, state=state,
-            kernel=module.sweep_documents, **settings,
-        )  # fmt: skip
+            local_gibbs.prepare_parameters(parameters),
+            corpus,
+            state=state,
+            kernel=module.sweep_documents,
+            **settings,
+        )
 
 
 def as_state(units, assignments, width=16):

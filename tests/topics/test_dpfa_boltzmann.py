@@ -45,9 +45,15 @@ def test_every_unit_has_its_exact_odds():
         unit = 0
         for layer, x in enumerate(h):
             boltzmann_kernels.fill_layer(
-                odds, prepared.bias, prepared.up, prepared.of_child, units, layer,
-                prepared.sizes, 16,
-            )  # fmt: skip
+                odds,
+                prepared.bias,
+                prepared.up,
+                prepared.of_child,
+                units,
+                layer,
+                prepared.sizes,
+                16,
+            )
             for k in range(x.shape[1]):
                 on, off = ((*state[:unit], value, *state[unit + 1 :]) for value in (1, 0))
                 exact = log_p[place[on]] - log_p[place[off]]

@@ -107,9 +107,11 @@ def test_weights_follow_the_optimiser_and_only_they_decay(monkeypatch):
         state = move.close(0, move.open(0, state), units, 1.0)
     for group, decay in (("weights", 0.005), ("biases", 0.0)):
         for x, g, found in zip(
-            getattr(NETWORK, group), getattr(grads, group), getattr(state.position, group),
+            getattr(NETWORK, group),
+            getattr(grads, group),
+            getattr(state.position, group),
             strict=True,
-        ):  # fmt: skip
+        ):
             first = 0.01 * (g - decay * x)
             second = 0.01 * (g - decay * (x + first)) + 0.5 * first
             np.testing.assert_allclose(found, x + first + second, rtol=1e-5, atol=1e-6)

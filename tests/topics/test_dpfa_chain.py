@@ -54,9 +54,16 @@ def run(route, seed):
             chain.step(batch)
     else:
         chain = DPFAChain(
-            MODEL, TOPICS, NETWORK, data_size=DOCUMENTS, inner_steps=5, rate_step=0.05,
-            sweeps=10, burn_in=5, seed=seed,
-        )  # fmt: skip
+            MODEL,
+            TOPICS,
+            NETWORK,
+            data_size=DOCUMENTS,
+            inner_steps=5,
+            rate_step=0.05,
+            sweeps=10,
+            burn_in=5,
+            seed=seed,
+        )
         for batch in batches(50, rounds=20):
             chain.step(batch)
     return chain

@@ -35,13 +35,29 @@ def observables(parameters, corpus):
     fit, c1 = topics @ x, parameters.biases[0]
     log_mean = np.log((topics * r[:, None]).sum(0) / r.sum())
     found = [
-        (topics**2).sum(1).mean(), w.mean(), (w**2).mean(), c.mean(), (c**2).mean(),
-        r.mean(), (r**2).mean(), parameters.gamma0, parameters.p.mean(), (parameters.p**2).mean(),
-        x.mean(), (n > 0).mean(), (x * log_mean).mean(), r.mean() * x.mean(),
-        parameters.p.mean() * x.mean(), parameters.biases[0].mean() * x.mean(),
-        w.mean() * x.mean(), (r.mean() * (w**2)).mean(),
-        (c1 * fit).mean(), (r * fit).mean(), (parameters.p * fit).mean(), (topics**2 @ x).mean(),
-    ]  # fmt: skip
+        (topics**2).sum(1).mean(),
+        w.mean(),
+        (w**2).mean(),
+        c.mean(),
+        (c**2).mean(),
+        r.mean(),
+        (r**2).mean(),
+        parameters.gamma0,
+        parameters.p.mean(),
+        (parameters.p**2).mean(),
+        x.mean(),
+        (n > 0).mean(),
+        (x * log_mean).mean(),
+        r.mean() * x.mean(),
+        parameters.p.mean() * x.mean(),
+        parameters.biases[0].mean() * x.mean(),
+        w.mean() * x.mean(),
+        (r.mean() * (w**2)).mean(),
+        (c1 * fit).mean(),
+        (r * fit).mean(),
+        (parameters.p * fit).mean(),
+        (topics**2 @ x).mean(),
+    ]
     return np.array(found)
 
 
@@ -94,9 +110,14 @@ SIZE = 20
 def started(rng, parameters, corpus, seed, **settings):
     """Put a chain at parameters, with momenta, thermostats and masses as the law of the dynamics has them."""
     chain = DPFAChain(
-        MODEL, TOPICS, NETWORK, **{"data_size": SIZE, "rate_step": 0.02, "seed": seed} | settings,
-        sweeps=6, burn_in=3, thin=1,
-    )  # fmt: skip
+        MODEL,
+        TOPICS,
+        NETWORK,
+        **{"data_size": SIZE, "rate_step": 0.02, "seed": seed} | settings,
+        sweeps=6,
+        burn_in=3,
+        thin=1,
+    )
     mass = rng.standard_gamma(MODEL.num_words * MODEL.eta + corpus.num_tokens / 3, (1, 3))
     position = (parameters.topics.T * mass).astype(np.float32)
     chain.topics_state = chain.topics_state._replace(position=position)

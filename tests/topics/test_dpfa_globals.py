@@ -67,9 +67,14 @@ def diffused(model=MODEL, scale=1.0, steps=10, step_size=0.02, tables=None, **wr
         state = state._replace(masses=state.masses / state.masses.sum(0) * rng.standard_gamma(a))
         for _ in range(steps):
             state = rates.move(
-                replace(model, **wrong), rng, state, n[None], on[None],
-                data_size=scale * DOCUMENTS, step_size=step_size,
-            )  # fmt: skip
+                replace(model, **wrong),
+                rng,
+                state,
+                n[None],
+                on[None],
+                data_size=scale * DOCUMENTS,
+                step_size=step_size,
+            )
         return state
 
     return move

@@ -35,7 +35,9 @@ def test_the_law_is_that_of_the_recursion():
     assert largest < 5
     mean, total = SHAPE / SHAPE.sum(), SHAPE.sum()
     dirichlet = mean * (1 - mean) / (total + 1)
-    np.testing.assert_allclose(variance, dirichlet * (total + 1) / (total * (1 - H / 2) + 1), rtol=1e-3)  # fmt: skip
+    np.testing.assert_allclose(
+        variance, dirichlet * (total + 1) / (total * (1 - H / 2) + 1), rtol=1e-3
+    )
 
 
 def hot(rng, position, shape, time):

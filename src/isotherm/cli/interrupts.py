@@ -49,9 +49,7 @@ class Interrupts:
         return also
 
 
-def resume_command(
-    name: str, smoke: bool, seed: int, overrides: Sequence[str], out: Path
-) -> str:  # fmt: skip
+def resume_command(name: str, smoke: bool, seed: int, overrides: Sequence[str], out: Path) -> str:
     """Spell the command that goes on with a run."""
     settings = [word for override in overrides for word in ("--set", override)]
     words = ["isotherm", "run", name, *(["--smoke"] * smoke), "--seed", str(seed), *settings]

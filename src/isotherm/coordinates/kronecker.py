@@ -164,8 +164,13 @@ def _noise(
 
 @partial(jax.jit, static_argnames="grad_fn")
 def _block(
-    key: Key, position: ArrayTree, batches: InMemoryBatches, first: int, *, grad_fn: MinibatchGradient
-) -> ArrayTree:  # fmt: skip
+    key: Key,
+    position: ArrayTree,
+    batches: InMemoryBatches,
+    first: int,
+    *,
+    grad_fn: MinibatchGradient,
+) -> ArrayTree:
     def one(i: jax.Array) -> ArrayTree:
         a, b = (grad_fn(position, batches.batch(key, 2 * i + j)) for j in (0, 1))
         return jax.tree.map(lambda x, y: (x - y) / jnp.sqrt(2.0), a, b)

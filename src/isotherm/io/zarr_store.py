@@ -31,9 +31,11 @@ def write_zarr(
     tree = datatree(text, arrays, attributes, {"bfloat16": np.float32})
     plain = {"compressors": None, "filters": None}
     encoding = {
-        node.path: {k: plain | {"chunks": _chunks(v)} for k, v in node.to_dataset().variables.items()}
+        node.path: {
+            k: plain | {"chunks": _chunks(v)} for k, v in node.to_dataset().variables.items()
+        }
         for node in tree.subtree
-    }  # fmt: skip
+    }
     with warnings.catch_warnings():  # one copy of all metadata is xarray's custom, not yet Zarr's
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         tree.to_zarr(path, encoding=encoding, zarr_format=3, write_empty_chunks=True)
@@ -64,7 +66,9 @@ class Zarr:
                 if stat.S_ISREG(found.st_mode):
                     self.sizes[place] = inodes[found.st_dev, found.st_ino] = found.st_size
                 elif not stat.S_ISDIR(found.st_mode):
-                    raise Damaged(f"`{place}` is neither file nor folder; links may not point outside.")  # fmt: skip
+                    raise Damaged(
+                        f"`{place}` is neither file nor folder; links may not point outside."
+                    )
         self.left = sum(inodes.values())
 
     def __enter__(self) -> "Zarr":
@@ -88,7 +92,9 @@ class Zarr:
         size, number = stored.itemsize * prod(chunks), prod(counts)
         self.left -= size * number
         if self.left < 0 or number > len(self.sizes):
-            raise Damaged(f"`{name}` claims {size * number:,} bytes, more than the folder has left.")  # fmt: skip
+            raise Damaged(
+                f"`{name}` claims {size * number:,} bytes, more than the folder has left."
+            )
         places = list(itertools.product(*map(range, counts))) if number else []
         files = ["/".join([name, "c", *map(str, place)]) for place in places]
         for file in files:

@@ -38,9 +38,13 @@ def count_chains(num_chains: Any) -> int:
 
 
 def make_plan(
-    num_draws: int, thin: int, burn_in: int, collect: Mapping[str, Collector] | None,
-    on_divergence: str, max_rollbacks: int,
-) -> Plan:  # fmt: skip
+    num_draws: int,
+    thin: int,
+    burn_in: int,
+    collect: Mapping[str, Collector] | None,
+    on_divergence: str,
+    max_rollbacks: int,
+) -> Plan:
     """Check what is to be done."""
     num_draws, thin = count("num_draws", num_draws, 1), count("thin", thin, 1)
     burn_in = count("burn_in", burn_in, 0)

@@ -73,9 +73,14 @@ class Chains:
     """All chains of one run: where they are, how far that is, and what was kept."""
 
     def __init__(
-        self, keys: Key, make: Callable[[float], Sampler], state: Any, batches: BatchPolicy, plan: Plan,
+        self,
+        keys: Key,
+        make: Callable[[float], Sampler],
+        state: Any,
+        batches: BatchPolicy,
+        plan: Plan,
         devices: Devices,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make, self.plan, self.devices = make, plan, devices
         self.call: Mapping[str, Any] = {}
         self.keys, self.batches = devices.put_keys(keys), devices.put_batches(batches)
@@ -192,9 +197,14 @@ class Chains:
         before = self.memory  # still good if this chunk is not
         collect = self.devices.compiled(chunks.collect, "program", "capacity")
         self.state, self.memory, page, finite = collect(
-            self.state, self.memory, self.keys, self.batches, n,
-            program=self.program, capacity=self.capacity,
-        )  # fmt: skip
+            self.state,
+            self.memory,
+            self.keys,
+            self.batches,
+            n,
+            program=self.program,
+            capacity=self.capacity,
+        )
         self.pages.add(page, n)
         if not self._all_there(finite, n * plan.thin, before):
             return None

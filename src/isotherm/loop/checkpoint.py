@@ -56,9 +56,14 @@ class Checkpoints:
     """The checkpoints of one run in a folder."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], run: Mapping[str, Any], *, writes: bool = True,
-        in_parts: bool = False, keep: int = 2,
-    ) -> None:  # fmt: skip
+        self,
+        folder: str | os.PathLike[str],
+        run: Mapping[str, Any],
+        *,
+        writes: bool = True,
+        in_parts: bool = False,
+        keep: int = 2,
+    ) -> None:
         self.folder, self.pages, self.writes = Path(folder), [], writes
         self.in_parts, self.keep = in_parts, keep
         if writes:

@@ -103,9 +103,15 @@ def advance(
 
 
 def collect(
-    state: Any, memory: Any, keys: Key, batches: BatchPolicy, num_draws: int,
-    *, program: Program, capacity: int,
-):  # fmt: skip
+    state: Any,
+    memory: Any,
+    keys: Key,
+    batches: BatchPolicy,
+    num_draws: int,
+    *,
+    program: Program,
+    capacity: int,
+):
     """Take steps and keep draws on a page, and tell what is still finite."""
 
     def draw(state: Any, memory: dict, key: Key) -> tuple[Any, dict, Any]:

@@ -92,8 +92,11 @@ class Running(_Reader):
             return RunningMoments(count, mean, None)
         deviation = jax.tree.map(
             lambda s, v, old, new: s + (v - old) * (v - new),
-            memory.deviation, x, memory.mean, mean,
-        )  # fmt: skip
+            memory.deviation,
+            x,
+            memory.mean,
+            mean,
+        )
         return RunningMoments(count, mean, deviation)
 
     def result(self, memory: RunningMoments) -> Any:

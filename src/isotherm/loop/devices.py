@@ -181,8 +181,12 @@ def _compiled(grid: Mesh, function: Callable, static: tuple[str, ...], donate: b
 
 
 def _one_by_one(
-    function: Callable, takes: Sequence[Spec], gives: Sequence[Spec], number: jax.Array, *arguments: Any
-) -> tuple:  # fmt: skip
+    function: Callable,
+    takes: Sequence[Spec],
+    gives: Sequence[Spec],
+    number: jax.Array,
+    *arguments: Any,
+) -> tuple:
     """Run chain after chain, and put their results side by side."""
     num_chains = jax.tree.leaves(arguments[0])[0].shape[0]
     axes = [1 if spec == PAGE else 0 for spec in gives]
@@ -190,9 +194,10 @@ def _one_by_one(
     def one(chain: int | jax.Array) -> tuple:
         own = [
             jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, chain, 1), argument)
-            if spec == CHAIN else argument
+            if spec == CHAIN
+            else argument
             for argument, spec in zip(arguments, takes, strict=True)
-        ]  # fmt: skip
+        ]
         return function(*own)
 
     def room(axis: int, like: Any) -> jax.Array:

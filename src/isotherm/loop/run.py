@@ -163,8 +163,11 @@ class Summary:
             )
         h = run.stats.get("step_size")
         if h is not None and h.size:
-            lines.append(f"step size {h[0, 0]:.4g} to {h[0, -1]:.4g}" if h[0, 0] != h[0, -1]
-                         else f"step size {h[0, 0]:.4g}")  # fmt: skip
+            lines.append(
+                f"step size {h[0, 0]:.4g} to {h[0, -1]:.4g}"
+                if h[0, 0] != h[0, -1]
+                else f"step size {h[0, 0]:.4g}"
+            )
         for row in self.temperatures:
             verdict = "" if row.inside else "  <- outside its band"
             lines.append(

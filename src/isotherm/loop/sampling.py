@@ -178,8 +178,12 @@ def sample(
 
 
 def _resumed(
-    chains: Chains, which: dict[str, Any], folder: str | os.PathLike[str] | None, in_parts: bool, keep: int
-) -> Checkpoints | None:  # fmt: skip
+    chains: Chains,
+    which: dict[str, Any],
+    folder: str | os.PathLike[str] | None,
+    in_parts: bool,
+    keep: int,
+) -> Checkpoints | None:
     """Take the chains to where they were when they were saved last."""
     if folder is None:
         return None

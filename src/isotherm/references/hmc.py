@@ -71,9 +71,16 @@ def hmc(
 
 
 def _hmc(
-    hill: Hill, num_chains: int, num_draws: int, burn_in: int, seed: int, step_size: float,
-    num_leapfrog: int, start_width: float, say: Callable[[str], None],
-) -> tuple[np.ndarray, float]:  # fmt: skip
+    hill: Hill,
+    num_chains: int,
+    num_draws: int,
+    burn_in: int,
+    seed: int,
+    step_size: float,
+    num_leapfrog: int,
+    start_width: float,
+    say: Callable[[str], None],
+) -> tuple[np.ndarray, float]:
     values, vectors = np.linalg.eigh(hill.curvature)
     basis = vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))
     rng, size = np.random.default_rng(seed), len(hill.mode)

@@ -184,9 +184,16 @@ def logistic_posterior(
 
 
 def _by_gibbs(
-    x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int,
-    num_chains: int, num_draws: int, burn_in: int, seed: int, say: Callable[[str], None],
-) -> np.ndarray:  # fmt: skip
+    x: Any,
+    y: np.ndarray,
+    variance: np.ndarray,
+    num_classes: int,
+    num_chains: int,
+    num_draws: int,
+    burn_in: int,
+    seed: int,
+    say: Callable[[str], None],
+) -> np.ndarray:
     gibbs = PolyaGammaGibbs(x, y, variance, num_classes)
     chains = []
     for chain, stream in enumerate(np.random.SeedSequence(seed).spawn(num_chains)):
@@ -197,13 +204,24 @@ def _by_gibbs(
 
 
 def _by_hmc(
-    x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int,
-    num_chains: int, num_draws: int, burn_in: int, seed: int, say: Callable[[str], None],
-) -> np.ndarray:  # fmt: skip
+    x: Any,
+    y: np.ndarray,
+    variance: np.ndarray,
+    num_classes: int,
+    num_chains: int,
+    num_draws: int,
+    burn_in: int,
+    seed: int,
+    say: Callable[[str], None],
+) -> np.ndarray:
     draws, _ = hmc(
         logistic_hill(x, y, variance, num_classes),
-        num_chains=num_chains, num_draws=num_draws, burn_in=burn_in, seed=seed, say=say,
-    )  # fmt: skip
+        num_chains=num_chains,
+        num_draws=num_draws,
+        burn_in=burn_in,
+        seed=seed,
+        say=say,
+    )
     shape = (x.shape[1],) if num_classes == 2 else (x.shape[1], num_classes)
     return draws.reshape(num_chains, num_draws, *shape).astype(np.float32)
 

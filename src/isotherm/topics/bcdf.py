@@ -130,10 +130,16 @@ class BCDFLDA:
         for sweep in range(rounds):
             step = self.num_batches * rounds + sweep
             kernels.sweep_collapsed(
-                tokens, batch.token_starts, assignments, word_topics, totals,
-                layout.padded(self.alpha), np.float32(self.beta),
-                counter_rng.streams(key, step, batch.documents)[None], 1,
-            )  # fmt: skip
+                tokens,
+                batch.token_starts,
+                assignments,
+                word_topics,
+                totals,
+                layout.padded(self.alpha),
+                np.float32(self.beta),
+                counter_rng.streams(key, step, batch.documents)[None],
+                1,
+            )
             if sweep > self.burn_in:
                 sums += np.bincount(cells + assignments, minlength=len(sums))
         return sums.reshape(-1, size) / (self.sweeps - self.burn_in)

@@ -30,8 +30,14 @@ _GOLDEN, _TURN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
 Purpose = Literal["gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"]
 _PURPOSES: tuple[Purpose, ...] = (
-    "gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"
-)  # fmt: skip
+    "gibbs",
+    "collapsed",
+    "completion",
+    "documents",
+    "batch",
+    "topics",
+    "rates",
+)
 
 
 @register_jitable(inline="always")

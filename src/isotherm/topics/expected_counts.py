@@ -159,9 +159,17 @@ def fold_in_fixed_point(
 
     def work(first: int, last: int) -> None:
         kernels.iterate_proportions(
-            first, last, x.indptr, x.words, x.counts, tokens.topics, tokens.alpha,
-            limit, np.float32(tolerance), out,
-        )  # fmt: skip
+            first,
+            last,
+            x.indptr,
+            x.words,
+            x.counts,
+            tokens.topics,
+            tokens.alpha,
+            limit,
+            np.float32(tolerance),
+            out,
+        )
 
     tokens.in_threads(work, rounds=limit, threads=threads)
     theta = out[:, : len(alpha)]
@@ -212,9 +220,23 @@ class _Tokens:
         def work(first: int, last: int) -> None:
             tally = np.zeros((num_slots, size), np.float32)
             kernels.sweep_documents(
-                first, last, x.indptr, x.words, x.counts, slots, starts, self.token_starts,
-                self.topics, self.alpha, assignments, fills, sweeps, burn_in, doc_topics, tally,
-            )  # fmt: skip
+                first,
+                last,
+                x.indptr,
+                x.words,
+                x.counts,
+                slots,
+                starts,
+                self.token_starts,
+                self.topics,
+                self.alpha,
+                assignments,
+                fills,
+                sweeps,
+                burn_in,
+                doc_topics,
+                tally,
+            )
             tallies.append(tally)
 
         self.in_threads(work, rounds=fills + sweeps, threads=threads)

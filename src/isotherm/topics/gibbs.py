@@ -109,10 +109,16 @@ class GibbsLDA:
         key, numbers = counter_rng.purpose_key(self.seed, "collapsed"), self.corpus.documents
         indices = range(self.num_sweeps, self.num_sweeps + num_sweeps)
         kernels.sweep_collapsed(
-            self._words, self._starts, self.assignments, self._word_topics, self._totals,
-            layout.padded(self.alpha), np.float32(self.beta),
-            np.stack([counter_rng.streams(key, s, numbers) for s in indices]), num_sweeps,
-        )  # fmt: skip
+            self._words,
+            self._starts,
+            self.assignments,
+            self._word_topics,
+            self._totals,
+            layout.padded(self.alpha),
+            np.float32(self.beta),
+            np.stack([counter_rng.streams(key, s, numbers) for s in indices]),
+            num_sweeps,
+        )
         self.num_sweeps += num_sweeps
 
     def draws(

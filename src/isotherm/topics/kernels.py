@@ -40,9 +40,23 @@ def uniform(state):
 
 @njit(cache=True, nogil=True)
 def sweep_documents(
-    first, last, indptr, indices, counts, slots, starts, token_starts,
-    topics, alpha, assignments, fills, sweeps, burn_in, doc_topics, tally,
-):  # fmt: skip
+    first,
+    last,
+    indptr,
+    indices,
+    counts,
+    slots,
+    starts,
+    token_starts,
+    topics,
+    alpha,
+    assignments,
+    fills,
+    sweeps,
+    burn_in,
+    doc_topics,
+    tally,
+):
     r"""Run semi-collapsed sweeps over documents `first` to `last - 1`.
 
     Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded) and,

@@ -129,9 +129,15 @@ class LDAChain:
         if not opened.finite:
             raise TopicsDivergedError(self.move.name, self.num_steps)
         found = gibbs_counts(
-            opened.rows, batch, self.alpha, sweeps=self.sweeps, burn_in=self.burn_in,
-            seed=self.seed, step=self.num_steps, threads=self.threads,
-        )  # fmt: skip
+            opened.rows,
+            batch,
+            self.alpha,
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            seed=self.seed,
+            step=self.num_steps,
+            threads=self.threads,
+        )
         counts = np.zeros((self.num_words, self.num_topics), np.float32)
         counts[found.words] = found.counts
         if self.shared:

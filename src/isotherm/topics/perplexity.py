@@ -137,9 +137,16 @@ class CompletionScore:
         start = self.assignments if self.warm else None
         burnt = 0 if start is None else self.burn_in
         theta, assignments = expected_counts.fold_in(
-            rows, observed, alpha, sweeps=self.sweeps - burnt, burn_in=self.burn_in - burnt,
-            seed=self.seed, step=self.num_draws, assignments=start, threads=self.threads,
-        )  # fmt: skip
+            rows,
+            observed,
+            alpha,
+            sweeps=self.sweeps - burnt,
+            burn_in=self.burn_in - burnt,
+            seed=self.seed,
+            step=self.num_draws,
+            assignments=start,
+            threads=self.threads,
+        )
         if self.warm:
             self.assignments = assignments
         return theta
@@ -163,9 +170,15 @@ class CompletionScore:
         if self.fold_in == "gibbs":
             how = f"{self.sweeps} sweeps, {self.burn_in} burnt" + ", warm" * self.warm
         return Perplexity(
-            value, error, self.num_draws, int(used.sum()), int(lengths.sum()),
-            self.split.fraction, self.split.seed, how,
-        )  # fmt: skip
+            value,
+            error,
+            self.num_draws,
+            int(used.sum()),
+            int(lengths.sum()),
+            self.split.fraction,
+            self.split.seed,
+            how,
+        )
 
     def state(self) -> dict[str, Any]:
         """Give what it takes to go on in another process."""

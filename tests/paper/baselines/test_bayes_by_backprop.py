@@ -103,10 +103,15 @@ def test_a_mixture_prior_gives_the_best_gaussian_by_quadrature(key):
         key=lambda found: found.fun,
     )
     q = bayes_by_backprop(
-        key, grad_fn, jnp.full(1, best.x[0] + 0.3, jnp.float32), isotherm.full_batch((a, b)),
-        num_steps=6000, step_size=optax.cosine_decay_schedule(0.02, 6000), initial_sd=0.2,
+        key,
+        grad_fn,
+        jnp.full(1, best.x[0] + 0.3, jnp.float32),
+        isotherm.full_batch((a, b)),
+        num_steps=6000,
+        step_size=optax.cosine_decay_schedule(0.02, 6000),
+        initial_sd=0.2,
         draws_per_step=8,
-    )  # fmt: skip
+    )
     found = [float(q.mean[0]), float(np.log(q.scale[0]))]
     assert minus_bound(found) < best.fun + 0.003
     assert found == pytest.approx(best.x.tolist(), abs=0.05)

@@ -53,9 +53,15 @@ def test_without_the_entropy_it_is_not(key, covariance, monkeypatch):
     """A mutant: the bound without its entropy term; the factor collapses on the mode."""
     monkeypatch.setattr(gaussian, "log_volume", lambda factor: jnp.zeros((), factor.dtype))
     q = dsvi(
-        key, exact.linear_regression(), ZERO, BATCHES, num_steps=4000, covariance=covariance,
-        draws_per_step=4, scale=exact.MEAN_FIELD,
-    )  # fmt: skip
+        key,
+        exact.linear_regression(),
+        ZERO,
+        BATCHES,
+        num_steps=4000,
+        covariance=covariance,
+        draws_per_step=4,
+        scale=exact.MEAN_FIELD,
+    )
     assert not is_best(q, covariance)
     assert np.all(np.asarray(q.standard_deviations()) < 0.5 * exact.MEAN_FIELD)
 
@@ -90,8 +96,10 @@ def test_any_tree_gives_the_same_answer_as_the_flat_numbers(key):
     )
     draws = q.sample(key, 7)
     assert {name: leaf.shape for name, leaf in draws.items()} == {
-        "a": (1, 7, 2), "b": (1, 7), "c": (1, 7, 1, 1),
-    }  # fmt: skip
+        "a": (1, 7, 2),
+        "b": (1, 7),
+        "c": (1, 7, 1, 1),
+    }
 
 
 def test_half_precision_stays_half(key):

@@ -47,9 +47,12 @@ def test_linear_regression_is_exact(key):
     covariance = np.kron(np.linalg.inv(precision), np.eye(2))  # weights row by row, then the bias
     np.testing.assert_allclose(q.last.covariance, covariance, rtol=1e-3, atol=1e-7)
     np.testing.assert_array_equal(q.last.scale, np.tril(q.last.scale))
-    draws = np.asarray(jax.vmap(lambda w: ravel_pytree(w)[0])(
-        jax.tree.map(lambda leaf: leaf[0], q.sample(key, 50_000))
-    ), np.float64)  # fmt: skip
+    draws = np.asarray(
+        jax.vmap(lambda w: ravel_pytree(w)[0])(
+            jax.tree.map(lambda leaf: leaf[0], q.sample(key, 50_000))
+        ),
+        np.float64,
+    )
     np.testing.assert_allclose(
         draws.mean(0), mean.ravel(), atol=5 * (covariance.max() / 50_000) ** 0.5
     )
@@ -106,17 +109,24 @@ def test_a_diagonal_gaussian_has_the_precision_it_should(key):
     position = network.init(key)
     squares = curvature_diagonal(key, network, position, (X, LABELS), "fisher", 1)
     q = laplace(
-        key, network, position, (X, LABELS), structure="diagonal", curvature="fisher",
-        rows_per_group=1, temperature=0.3,
-    )  # fmt: skip
+        key,
+        network,
+        position,
+        (X, LABELS),
+        structure="diagonal",
+        curvature="fisher",
+        rows_per_group=1,
+        temperature=0.3,
+    )
     np.testing.assert_allclose(q.scale**2, 0.3 / (ravel_pytree(squares)[0] + 4), rtol=1e-4)
     assert q.sample(key, 3)[0].weights.shape == (1, 3, 3, 5)
     for structure in ("diagonal", "last-layer"):
         cold = laplace(key, network, position, (X, LABELS), structure=structure, temperature=0)
         jax.tree.map(
             lambda draw, leaf: np.testing.assert_array_equal(draw[0, 1], leaf),
-            cold.sample(key, 2), position,
-        )  # fmt: skip
+            cold.sample(key, 2),
+            position,
+        )
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,15 @@ def train(key, rate=RATE, **settings):
     start = jax.tree.map(jnp.zeros_like, network.init(key))
     adam = optax.adam(optax.cosine_decay_schedule(0.03, 4000))
     return mc_dropout(
-        key, network.gradient(SIZE), start, isotherm.shuffled_batches((X, Y), 100),
-        num_steps=4000, rates=(rate,), optimizer=adam, **settings,
-    )  # fmt: skip
+        key,
+        network.gradient(SIZE),
+        start,
+        isotherm.shuffled_batches((X, Y), 100),
+        num_steps=4000,
+        rates=(rate,),
+        optimizer=adam,
+        **settings,
+    )
 
 
 def distance(fit, rate=RATE):
@@ -121,9 +127,13 @@ def test_the_same_key_gives_the_same_fit_and_draws(key):
 
     def fit(key):
         return mc_dropout(
-            key, network.gradient(SIZE), network.init(jax.random.key(0)),
-            isotherm.full_batch((X, Y)), num_steps=5, step_size=0.01,
-        )  # fmt: skip
+            key,
+            network.gradient(SIZE),
+            network.init(jax.random.key(0)),
+            isotherm.full_batch((X, Y)),
+            num_steps=5,
+            step_size=0.01,
+        )
 
     one, two, other = fit(key), fit(key), fit(jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, one.sample(key, 3), two.sample(key, 3))
@@ -149,6 +159,9 @@ def test_bad_settings_say_so(key, settings, message):
     given = {"position": network.init(key), "num_steps": 2} | settings
     with pytest.raises(ValueError, match=message):
         mc_dropout(
-            key, network.gradient(SIZE), given.pop("position"),
-            isotherm.full_batch((X, Y)), **given,
-        )  # fmt: skip
+            key,
+            network.gradient(SIZE),
+            given.pop("position"),
+            isotherm.full_batch((X, Y)),
+            **given,
+        )

@@ -11,10 +11,25 @@ from isotherm.paper.experiments.dpfa_wiki.methods import Method
 from isotherm.paper.experiments.resume import Shelf
 
 SMALL = dpfa_wiki.Config(
-    layers=(6, 3, 2), num_documents=400, start_documents=100, num_test=20, step_sizes=(1e-4,), batch_size=50,
-    mark_every=100, curve_draws=2, final_draws=4, late=100, num_seeds=2, seed_documents=200, choice_documents=200,
-    sgrld_steps=(3e-3, 1e-2), scir_steps=(0.03,), tlasgr_steps=(0.03,), rounds=2, rounds_burn_in=1,
-)  # fmt: skip
+    layers=(6, 3, 2),
+    num_documents=400,
+    start_documents=100,
+    num_test=20,
+    step_sizes=(1e-4,),
+    batch_size=50,
+    mark_every=100,
+    curve_draws=2,
+    final_draws=4,
+    late=100,
+    num_seeds=2,
+    seed_documents=200,
+    choice_documents=200,
+    sgrld_steps=(3e-3, 1e-2),
+    scir_steps=(0.03,),
+    tlasgr_steps=(0.03,),
+    rounds=2,
+    rounds_burn_in=1,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -65,9 +65,16 @@ def test_a_diverged_chain_has_no_perplexity(corpora):
 
 def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
     config = lda_icml.Config(
-        num_topics=3, batch_size=10, num_steps=40, thin=4, sweeps=4, burn_in=2, num_seeds=2,
-        validation_seeds=1, step_sizes=(3.0, 0.01),
-    )  # fmt: skip
+        num_topics=3,
+        batch_size=10,
+        num_steps=40,
+        thin=4,
+        sweeps=4,
+        burn_in=2,
+        num_seeds=2,
+        validation_seeds=1,
+        step_sizes=(3.0, 0.01),
+    )
     train, split = corpora
     shelf = Kept()
     work = Bench(config.protocol, shelf, lambda _: None, 0, train, split)

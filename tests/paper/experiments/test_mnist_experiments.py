@@ -140,7 +140,9 @@ def test_the_table_is_laid_out_and_drawn():
     for name in (*config.samplers(), *config.rivals):
         result[f"{name}/scores"] = np.full((3, 5), 98.0)
         result[f"{name}/together"] = np.full(5, 98.1)
-        result[f"{name}/reliability"] = np.stack([np.linspace(0, 0.9, 15), *np.full((2, 15), 0.9), np.full(15, 50.0)])  # fmt: skip
+        result[f"{name}/reliability"] = np.stack(
+            [np.linspace(0, 0.9, 15), *np.full((2, 15), 0.9), np.full(15, 50.0)]
+        )
     for name in config.factors():
         result |= {f"factor {name}/{what}": np.full((1, 40), 97.0) for what in curves.KEPT[:-2]}
         result[f"factor {name}/averages"] = np.full((1, 3, 2, 2), 97.0)

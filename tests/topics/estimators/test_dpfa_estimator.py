@@ -97,10 +97,15 @@ def test_a_stream_is_the_chain_that_one_would_build():
     model, corpus, seed = DPFA(18, (3, 2), p=None), as_corpus(counts), found._seed
     batches = [corpus[i : i + 25] for i in range(0, 200, 25)]
     chain = DPFAChain(
-        model, SCIR(lambda t: (3.0 + t) ** -0.7, model.eta), isotherm.msgnht(None, 0.3 * 500**-0.5, 10.0),
-        start=learn_start(model, batches[:2], seed=seed), data_size=500, sweeps=6, burn_in=3,
+        model,
+        SCIR(lambda t: (3.0 + t) ** -0.7, model.eta),
+        isotherm.msgnht(None, 0.3 * 500**-0.5, 10.0),
+        start=learn_start(model, batches[:2], seed=seed),
+        data_size=500,
+        sweeps=6,
+        burn_in=3,
         seed=seed,
-    )  # fmt: skip
+    )
     for batch in batches[2:]:
         chain.step(batch)
     for a, b in zip(chain.parameters(), found.parameters_[-1], strict=True):

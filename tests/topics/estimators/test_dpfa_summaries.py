@@ -26,10 +26,14 @@ def intensity(layer, unit, value):
     means = None
     for place in (2, 1, 0):
         c = PARAMETERS.biases[place]
-        logits = c if means is None else [
-            sum(w * m for w, m in zip(row, means, strict=True)) + b
-            for row, b in zip(PARAMETERS.weights[place], c, strict=True)
-        ]  # fmt: skip
+        logits = (
+            c
+            if means is None
+            else [
+                sum(w * m for w, m in zip(row, means, strict=True)) + b
+                for row, b in zip(PARAMETERS.weights[place], c, strict=True)
+            ]
+        )
         means = [float(expit(x)) for x in logits]
         if place == layer - 1:
             means[unit] = value

@@ -120,22 +120,37 @@ def dsvi(
     require_positive("step_size", step_size)
     require_positive("factor_rate", factor_rate)
     approximation = _fit(
-        key, position, batches, given,
-        0.0 if callable(step_size) else step_size, factor_rate,
-        grad_fn=grad_fn, schedule=step_size if callable(step_size) else None,
-        optimizer=optimizer, num_steps=num_steps, covariance=covariance,
-        draws_per_step=draws_per_step, rule=rule, average=average,
-    )  # fmt: skip
+        key,
+        position,
+        batches,
+        given,
+        0.0 if callable(step_size) else step_size,
+        factor_rate,
+        grad_fn=grad_fn,
+        schedule=step_size if callable(step_size) else None,
+        optimizer=optimizer,
+        num_steps=num_steps,
+        covariance=covariance,
+        draws_per_step=draws_per_step,
+        rule=rule,
+        average=average,
+    )
     return check_finite("DSVI", approximation)
 
 
 @partial(
     jax.jit,
     static_argnames=[
-        "grad_fn", "schedule", "optimizer", "num_steps", "covariance", "draws_per_step", "rule",
+        "grad_fn",
+        "schedule",
+        "optimizer",
+        "num_steps",
+        "covariance",
+        "draws_per_step",
+        "rule",
         "average",
     ],
-)  # fmt: skip
+)
 def _fit(
     key: Key,
     position: ArrayTree,

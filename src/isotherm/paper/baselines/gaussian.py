@@ -161,8 +161,11 @@ def evidence_bound(
 
     likelihood = sum_over_rows(
         jax.jit(lambda _, rows: each(grad_fn.log_likelihood_sum, rows)),
-        positions, data, grad_fn.data_size, chunk_size,
-    )  # fmt: skip
+        positions,
+        data,
+        grad_fn.data_size,
+        chunk_size,
+    )
     values = each(grad_fn.log_prior) + likelihood
     error = jnp.std(values, ddof=1) / np.sqrt(num_draws) if num_draws > 1 else jnp.array(jnp.inf)
     return Estimate(jnp.mean(values) + approximation.entropy(), error)

@@ -134,22 +134,39 @@ def hfsgvi(
     require_positive("step_size", step_size)
     require_positive("damping", damping)
     approximation = _fit(
-        key, position, batches, given,
-        0.0 if callable(step_size) else step_size, damping,
-        grad_fn=grad_fn, schedule=step_size if callable(step_size) else None,
-        num_steps=num_steps, covariance=covariance, draws_per_step=draws_per_step,
-        cg_steps=cg_steps, curvature=curvature, rule=rule, average=average,
-    )  # fmt: skip
+        key,
+        position,
+        batches,
+        given,
+        0.0 if callable(step_size) else step_size,
+        damping,
+        grad_fn=grad_fn,
+        schedule=step_size if callable(step_size) else None,
+        num_steps=num_steps,
+        covariance=covariance,
+        draws_per_step=draws_per_step,
+        cg_steps=cg_steps,
+        curvature=curvature,
+        rule=rule,
+        average=average,
+    )
     return check_finite("HFSGVI", approximation)
 
 
 @partial(
     jax.jit,
     static_argnames=[
-        "grad_fn", "schedule", "num_steps", "covariance", "draws_per_step", "cg_steps", "curvature",
-        "rule", "average",
+        "grad_fn",
+        "schedule",
+        "num_steps",
+        "covariance",
+        "draws_per_step",
+        "cg_steps",
+        "curvature",
+        "rule",
+        "average",
     ],
-)  # fmt: skip
+)
 def _fit(
     key: Key,
     position: ArrayTree,

@@ -133,17 +133,20 @@ def laplace(
     mode, data = as_position(mode), jax.tree.map(jnp.asarray, data)
     if structure == "last-layer":
         return _around_last_layer(network, mode, data, prior_sd, temperature)
-    squares = curvature_diagonal(
-        key, network, mode, data, curvature, rows_per_group, num_sweeps
-    )  # fmt: skip
+    squares = curvature_diagonal(key, network, mode, data, curvature, rows_per_group, num_sweeps)
     precision = ravel_pytree(squares)[0] + prior_sd**-2
     return GaussianApproximation(mode, jnp.sqrt(temperature / precision), jnp.zeros(0))
 
 
 def curvature_diagonal(
-    key: Key, network: Network, position: ArrayTree, data: Batch, curvature: str = "ggn",
-    rows_per_group: int = 10, num_sweeps: int = 1,
-) -> ArrayTree:  # fmt: skip
+    key: Key,
+    network: Network,
+    position: ArrayTree,
+    data: Batch,
+    curvature: str = "ggn",
+    rows_per_group: int = 10,
+    num_sweeps: int = 1,
+) -> ArrayTree:
     """Estimate the diagonal of $G$ by random signs, shaped like the position."""
 
     def group(key: Key, rows: Batch) -> ArrayTree:

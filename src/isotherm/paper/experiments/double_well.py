@@ -78,8 +78,10 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
                 result[f"position {word} {h}"], result[f"thermostat {word} {h}"] = trace
             alive = int((lifetime == config.num_draws).sum())
             kl = result["kl"][i, j][lifetime == config.num_draws]
-            say(f"{NAMES.get(word, word)} h = {h:g}: KL {kl.mean() if alive else np.inf:.3g}, "
-                f"{alive} of {config.num_seeds} chains survive")  # fmt: skip
+            say(
+                f"{NAMES.get(word, word)} h = {h:g}: KL {kl.mean() if alive else np.inf:.3g}, "
+                f"{alive} of {config.num_seeds} chains survive"
+            )
     return result
 
 
@@ -100,9 +102,16 @@ def _one(config: Config, word: str, h: float, key: Key) -> tuple[Any, ...]:
     while done < config.num_draws:
         n = min(PIECE, config.num_draws - done)
         run = isotherm.sample(
-            key, sampler, jnp.zeros(()), isotherm.generated_batches(_fresh_key), num_draws=n,
-            num_chains=config.num_seeds, collect=keep, state=state, on_divergence="continue",
-        )  # fmt: skip
+            key,
+            sampler,
+            jnp.zeros(()),
+            isotherm.generated_batches(_fresh_key),
+            num_draws=n,
+            num_chains=config.num_seeds,
+            collect=keep,
+            state=state,
+            on_divergence="continue",
+        )
         state, draws, friction = run.state, run.draws, run.collected["xi"]
         good = np.isfinite(draws) & np.isfinite(friction) & (np.abs(friction) < 1e6)
         alive = np.cumprod(good, axis=1, dtype=bool)  # NaN is absorbing
@@ -216,9 +225,15 @@ def _plot_kl(config: Config, result: dict[str, np.ndarray]) -> Figure:
         axes.fill_between(config.step_sizes, low, high, color=line.get_color(), alpha=0.2, lw=0)
         if word in PAPER_KL:
             axes.plot(
-                PAPER_STEPS, PAPER_KL[word], "--", marker="s", mfc="none", color=line.get_color(),
-                alpha=0.7, label=f"{NAMES[word]}, paper",
-            )  # fmt: skip
+                PAPER_STEPS,
+                PAPER_KL[word],
+                "--",
+                marker="s",
+                mfc="none",
+                color=line.get_color(),
+                alpha=0.7,
+                label=f"{NAMES[word]}, paper",
+            )
     axes.axhline(ceiling, color="0.5", lw=0.8)
     axes.text(config.step_sizes[0], ceiling * 0.8, "diverged", va="top", color="0.35")
     axes.set(
@@ -254,9 +269,11 @@ def _plot_distributions(
             mean = np.cumsum(friction) / np.arange(1, len(friction) + 1)
             shown = np.unique(np.geomspace(1, max(len(mean), 2), 400).astype(int)) - 1
             axes[-1, column].plot(
-                shown + 1, mean[np.minimum(shown, len(mean) - 1)], color=f"C{row}",
+                shown + 1,
+                mean[np.minimum(shown, len(mean) - 1)],
+                color=f"C{row}",
                 label=NAMES.get(word, word),
-            )  # fmt: skip
+            )
         axes[-1, column].axhline(1, color="k", lw=1, ls=":")
         axes[-1, column].set(
             xscale="log",

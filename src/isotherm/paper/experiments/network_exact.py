@@ -79,8 +79,14 @@ class Config:
 
 
 SMOKE = Config(
-    num_data=20, num_hidden=2, step_sizes=(1e-2,), multiples=(1.0,), num_steps=500, num_chains=2, reference_draws=20
-)  # fmt: skip
+    num_data=20,
+    num_hidden=2,
+    step_sizes=(1e-2,),
+    multiples=(1.0,),
+    num_steps=500,
+    num_chains=2,
+    reference_draws=20,
+)
 LONG = 100_000
 """Steps from which the claims are meant."""
 
@@ -92,8 +98,11 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
     y = (np.sin(4 * x) + 0.3 * x + config.noise_sd * rng.normal(size=x.shape)).astype(np.float32)
     grid = np.linspace(-1.5, 1.5, config.num_points, dtype=np.float32)[:, None]
     network = mlp(
-        (1, config.num_hidden, 1), activation="tanh", likelihood="gaussian", noise_sd=config.noise_sd
-    )  # fmt: skip
+        (1, config.num_hidden, 1),
+        activation="tanh",
+        likelihood="gaussian",
+        noise_sd=config.noise_sd,
+    )
     grad_fn = network.gradient(config.num_data)
     policies = {
         "independent": isotherm.independent_batches((x, y), config.batch_size),
@@ -102,13 +111,22 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
     }
     say("A mode")
     mode = isotherm.find_mode(
-        random.fold(key, 0), grad_fn, network.init(random.fold(key, 1)), policies["independent"], num_steps=5000
-    )  # fmt: skip
+        random.fold(key, 0),
+        grad_fn,
+        network.init(random.fold(key, 1)),
+        policies["independent"],
+        num_steps=5000,
+    )
     result = {"x": x[:, 0], "y": y[:, 0], "grid": grid[:, 0]}
     result |= _reference(config, network, (x, y), grid, mode, say)
     warm = isotherm.warm_start(
-        random.fold(key, 2), grad_fn, mode, policies["independent"], coordinates="kronecker", num_steps=0
-    )  # fmt: skip
+        random.fold(key, 2),
+        grad_fn,
+        mode,
+        policies["independent"],
+        coordinates="kronecker",
+        num_steps=0,
+    )
 
     def sampler(case: Case) -> tuple[Any, Sampler]:
         if case.coordinates == "plain":
@@ -126,11 +144,18 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
         with warnings.catch_warnings():  # what shuffled batches do is measured here
             warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
             sampled = isotherm.sample(
-                random.fold(key, 3), chosen, start, policies[case.batches],
-                num_draws=config.num_steps // 50, thin=50, burn_in=config.num_steps // 5,
-                num_chains=config.num_chains, on_divergence="continue", progress=False,
+                random.fold(key, 3),
+                chosen,
+                start,
+                policies[case.batches],
+                num_draws=config.num_steps // 50,
+                thin=50,
+                burn_in=config.num_steps // 5,
+                num_chains=config.num_chains,
+                on_divergence="continue",
+                progress=False,
                 collect={"f": isotherm.collect.draws(lambda w: network.predict(w, points)[:, 0])},
-            )  # fmt: skip
+            )
         result |= _summary(case.name, np.asarray(sampled.collected["f"], np.float64))
         result[f"{case.name}/temperature"] = sampled.stats["kinetic_temperature"].mean((0, 1))
     return result
@@ -140,10 +165,16 @@ def _reference(
     config: Config, network: Network, data: Any, grid: np.ndarray, mode: Any, say: Say
 ) -> dict[str, np.ndarray]:
     draws, taken = hmc(
-        network_hill(network, data, mode), num_chains=32, num_draws=config.reference_draws,
-        burn_in=config.reference_draws // 4, seed=1, step_size=0.01, num_leapfrog=100,
-        start_width=0.3, say=say,
-    )  # fmt: skip
+        network_hill(network, data, mode),
+        num_chains=32,
+        num_draws=config.reference_draws,
+        burn_in=config.reference_draws // 4,
+        seed=1,
+        step_size=0.01,
+        num_leapfrog=100,
+        start_width=0.3,
+        say=say,
+    )
     unravel, points = ravel_pytree(mode)[1], jnp.asarray(grid)
     predict = jax.jit(jax.vmap(lambda w: network.predict(unravel(w), points)[:, 0]))
     f = np.stack([np.asarray(predict(jnp.asarray(chain, jnp.float32))) for chain in draws])

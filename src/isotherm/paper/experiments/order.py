@@ -76,8 +76,15 @@ class Config:
     """Everything that can change the numbers, apart from the seed."""
 
     words: tuple[str, ...] = (
-        "euler", "ADBKN", "ABOBA", "BADODAB", "OBABO", "OABAO", "ABDODBA", "DOBABOD",
-    )  # fmt: skip
+        "euler",
+        "ADBKN",
+        "ABOBA",
+        "BADODAB",
+        "OBABO",
+        "OABAO",
+        "ABDODBA",
+        "DOBABOD",
+    )
     compared_words: tuple[str, ...] = ("euler", "ABOBA", "BADODAB")
     thermostats: tuple[str, ...] = THERMOSTATS
     local_step_sizes: tuple[float, ...] = (0.002, 0.004, 0.008, 0.016)
@@ -118,9 +125,11 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
         symbolic.append([_symbolic_orders(word, thermostat) for word in words])
     slopes, _ = power_law(config.local_step_sizes, np.array(local))
     return {
-        "symbolic": np.array(symbolic), "local": np.array(local), "local_order": slopes - 1,
+        "symbolic": np.array(symbolic),
+        "local": np.array(local),
+        "local_order": slopes - 1,
         **stationary,
-    }  # fmt: skip
+    }
 
 
 def _symbolic_orders(word: Integrator, thermostat: str) -> tuple[int, int]:
@@ -163,15 +172,23 @@ def _stationary_biases(
             for i, h in enumerate(step_sizes[s, w]):
                 averages = _averages(
                     jax.random.fold_in(key, 1 + i + 100 * (w + 100 * s)),
-                    start, h, config.num_steps, config.burn_in, config.thermostat_mass,
-                    word=word, setting=setting,
-                )  # fmt: skip
+                    start,
+                    h,
+                    config.num_steps,
+                    config.burn_in,
+                    config.thermostat_mass,
+                    word=word,
+                    setting=setting,
+                )
                 biases[s, w, i], errors[s, w, i] = _length(np.asarray(averages, np.float64))
     slope, slope_error = power_law(step_sizes, biases, errors)
     return {
-        "stationary_step_size": step_sizes, "stationary": biases, "stationary_error": errors,
-        "stationary_order": slope, "stationary_order_error": slope_error,
-    }  # fmt: skip
+        "stationary_step_size": step_sizes,
+        "stationary": biases,
+        "stationary_error": errors,
+        "stationary_order": slope,
+        "stationary_order_error": slope_error,
+    }
 
 
 def _length(averages: np.ndarray) -> tuple[float, float]:
@@ -184,9 +201,16 @@ def _length(averages: np.ndarray) -> tuple[float, float]:
 
 @partial(jax.jit, static_argnames=("word", "setting"))
 def _averages(
-    key: Key, start: jax.Array, h: float, num_steps: int, burn_in: int, mass: float,
-    *, word: Integrator, setting: Setting,
-) -> jax.Array:  # fmt: skip
+    key: Key,
+    start: jax.Array,
+    h: float,
+    num_steps: int,
+    burn_in: int,
+    mass: float,
+    *,
+    word: Integrator,
+    setting: Setting,
+) -> jax.Array:
     """Average what should vanish over each of many chains."""
     noisy = setting.noisy_gradient
     sampler = langevin(

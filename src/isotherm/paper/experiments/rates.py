@@ -97,10 +97,16 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
                 run_key = jax.random.fold_in(key, (i * len(QUANTITIES) + q) * 100 + n)
                 averages.append(
                     _time_averages(
-                        run_key, h, nums_steps[n], config.position, rule.thermostat,
-                        config.thermostat_mass, integrator=integrator, num_chains=config.num_chains,
+                        run_key,
+                        h,
+                        nums_steps[n],
+                        config.position,
+                        rule.thermostat,
+                        config.thermostat_mass,
+                        integrator=integrator,
+                        num_chains=config.num_chains,
                     )
-                )  # fmt: skip
+                )
             errors = _errors(np.array(averages, np.float64), nums_steps, quantity)
             results.append({"step_size": step_sizes, **errors})
     shape = (len(INTEGRATORS), len(QUANTITIES))
@@ -119,16 +125,25 @@ def _errors(averages: np.ndarray, nums_steps: np.ndarray, quantity: str) -> dict
     exponent, _ = power_law(nums_steps, error(averages))
     exponents, _ = power_law(nums_steps, again)
     return {
-        "error": error(averages), "error_spread": again.std(0),
-        "exponent": exponent, "exponent_spread": exponents.std(),
-    }  # fmt: skip
+        "error": error(averages),
+        "error_spread": again.std(0),
+        "exponent": exponent,
+        "exponent_spread": exponents.std(),
+    }
 
 
 @partial(jax.jit, static_argnames=("integrator", "num_chains"))
 def _time_averages(
-    key: Key, h: float, num_steps: int, position: float, thermostat: float, mass: float,
-    *, integrator: str, num_chains: int,
-) -> jax.Array:  # fmt: skip
+    key: Key,
+    h: float,
+    num_steps: int,
+    position: float,
+    thermostat: float,
+    mass: float,
+    *,
+    integrator: str,
+    num_chains: int,
+) -> jax.Array:
     sampler = langevin(
         double_well.noisy_gradient(h),
         h,

@@ -58,8 +58,12 @@ def reliability_diagram(curves: Mapping[str, Curve], *, least_rows: int = 10) ->
         raise ValueError("`curves` must name at least one reliability curve.")
     many = len(curves) > FEW
     figure, (upper, lower) = panels(
-        rows=2, width=7.5 if many else 4.2, height=2.4, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
-    )  # fmt: skip
+        rows=2,
+        width=7.5 if many else 4.2,
+        height=2.4,
+        sharex=True,
+        gridspec_kw={"height_ratios": [3, 1]},
+    )
     upper.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", zorder=1)
     for i, (name, curve) in enumerate(curves.items()):
         style = {"color": f"C{i % 7}", "linestyle": ("-", ":", "-.")[i // 7 % 3]}
@@ -67,9 +71,13 @@ def reliability_diagram(curves: Mapping[str, Curve], *, least_rows: int = 10) ->
         share = curve.accuracy[shown]
         error = np.sqrt(share * (1 - share) / curve.count[shown])
         upper.errorbar(
-            curve.confidence[shown], share, error, marker="o", label=f"{name} ({curve.error:.2%})",
+            curve.confidence[shown],
+            share,
+            error,
+            marker="o",
+            label=f"{name} ({curve.error:.2%})",
             **style,
-        )  # fmt: skip
+        )
         lower.stairs(curve.count / curve.count.sum(), curve.edges, **style)
     upper.set(ylabel="Accuracy", ylim=(0, 1.02), xlim=(0, 1), xlabel="")
     if many:

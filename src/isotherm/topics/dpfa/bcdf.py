@@ -111,10 +111,16 @@ class DPFAFilter:
             if present is not None:
                 self._draw(rng, add(self.past, present))
             found = local_gibbs.sweep(
-                local_gibbs.prepare_parameters(self.current), batch, sweeps=self.sweeps,
-                burn_in=self.sweeps - 1, thin=1, seed=self.seed,
-                step=self.num_batches * self.rounds + i, state=local, threads=self.threads,
-            )  # fmt: skip
+                local_gibbs.prepare_parameters(self.current),
+                batch,
+                sweeps=self.sweeps,
+                burn_in=self.sweeps - 1,
+                thin=1,
+                seed=self.seed,
+                step=self.num_batches * self.rounds + i,
+                state=local,
+                threads=self.threads,
+            )
             local, present = found.state, self._sums(rng, found)
             if i >= self.burn_in:
                 mean = add(mean, present, share)

@@ -93,10 +93,19 @@ class DPFABoltzmann(DPFAChain):
     ) -> None:
         move = _as_move(THERMOSTAT if topics is None else topics, form, inner_steps, model.eta)
         super().__init__(
-            model, move, data_size=data_size, start=start, rate_step=rate_step, sweeps=sweeps, burn_in=burn_in,
-            thin=thin, score_every=score_every, seed=seed, threads=threads,
+            model,
+            move,
+            data_size=data_size,
+            start=start,
+            rate_step=rate_step,
+            sweeps=sweeps,
+            burn_in=burn_in,
+            thin=thin,
+            score_every=score_every,
+            seed=seed,
+            threads=threads,
             shared=shared,
-        )  # fmt: skip
+        )
         self.network_move = ContrastiveDivergence(divergence_steps, optimiser)
         self.network_state = self.network_move.start(self.network_state.position)
 

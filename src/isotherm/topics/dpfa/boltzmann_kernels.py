@@ -50,10 +50,32 @@ def draw_layer(odds, units, layer, sizes, state, gamma):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sweep_documents(
-    first, last, indptr, indices, counts, slots, starts, token_starts,
-    topics, rates, p, zero, bias, up, down, of_child, sizes,
-    assignments, units, fresh, keeps, theta, kept_counts, kept_units, tally,
-):  # fmt: skip
+    first,
+    last,
+    indptr,
+    indices,
+    counts,
+    slots,
+    starts,
+    token_starts,
+    topics,
+    rates,
+    p,
+    zero,
+    bias,
+    up,
+    down,
+    of_child,
+    sizes,
+    assignments,
+    units,
+    fresh,
+    keeps,
+    theta,
+    kept_counts,
+    kept_units,
+    tally,
+):
     """Sweep documents `first` to `last - 1`, `len(keeps)` times.
 
     With `fresh` the layers above the first are filled in from the top down, and a sweep that fills in assignments comes first.
@@ -81,9 +103,26 @@ def sweep_documents(
             kept = sweep >= 0 and keeps[sweep] >= 0
             fill_odds(odds, bias, up, mine, 0, sizes, width)
             state = sweep_tokens(
-                length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
-                n, weights, empty, idle, tally, kept and tallies, state, gamma,
-            )  # fmt: skip
+                length,
+                begin,
+                words,
+                rows,
+                assignments,
+                topics,
+                rates,
+                p,
+                zero,
+                odds,
+                sizes,
+                n,
+                weights,
+                empty,
+                idle,
+                tally,
+                kept and tallies,
+                state,
+                gamma,
+            )
             state = draw_first(mine, n, idle, sizes, state, gamma)
             for layer in range(1, top + 1):
                 fill_layer(odds, bias, up, of_child, mine, layer, sizes, width)

@@ -73,10 +73,16 @@ class DPFAGibbs:
 
     def _sweep(self) -> None:
         found = local_gibbs.sweep(
-            local_gibbs.prepare_parameters(self.current), self.corpus, sweeps=self.sweeps,
-            burn_in=self.sweeps - 1, thin=1, seed=self.seed, step=self.num_sweeps,
-            state=self.local, threads=self.threads,
-        )  # fmt: skip
+            local_gibbs.prepare_parameters(self.current),
+            self.corpus,
+            sweeps=self.sweeps,
+            burn_in=self.sweeps - 1,
+            thin=1,
+            seed=self.seed,
+            step=self.num_sweeps,
+            state=self.local,
+            threads=self.threads,
+        )
         rng = counter_rng.generator(self.seed, "rates", self.num_sweeps)
         counts = found.all_word_counts(self.model.num_words).astype(float)
         old, units = self.current, tuple(x[0] for x in found.units)

@@ -64,9 +64,15 @@ def learn_start(
     (20, (6, 3))
     """
     topics = BCDFLDA(
-        model.num_topics, model.num_words, alpha=alpha, beta=model.eta,
-        sweeps=sweeps, burn_in=burn_in, decay=decay, seed=seed,
-    )  # fmt: skip
+        model.num_topics,
+        model.num_words,
+        alpha=alpha,
+        beta=model.eta,
+        sweeps=sweeps,
+        burn_in=burn_in,
+        decay=decay,
+        seed=seed,
+    )
     topics.update_all(batches)
     if topics.num_documents == 0:
         raise ValueError("`batches` has no documents.")

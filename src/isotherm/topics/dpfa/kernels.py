@@ -73,9 +73,26 @@ def lay_out(j, indptr, indices, counts, slots, tallies, assignments, begin, word
 
 @njit(error_model="numpy")
 def sweep_tokens(
-    length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
-    n, weights, empty, idle, tally, tallied, state, gamma,
-):  # fmt: skip
+    length,
+    begin,
+    words,
+    rows,
+    assignments,
+    topics,
+    rates,
+    p,
+    zero,
+    odds,
+    sizes,
+    n,
+    weights,
+    empty,
+    idle,
+    tally,
+    tallied,
+    state,
+    gamma,
+):
     """Draw the topic of every token given the layers above the first; returns the stream's state."""
     for k in range(sizes[0]):
         idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])
@@ -146,10 +163,32 @@ def flip_units(layer, units, odds, up, down, of_child, sizes, s, t, evidence, st
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sweep_documents(
-    first, last, indptr, indices, counts, slots, starts, token_starts,
-    topics, rates, p, zero, bias, up, down, of_child, sizes,
-    assignments, units, fresh, keeps, theta, kept_counts, kept_units, tally,
-):  # fmt: skip
+    first,
+    last,
+    indptr,
+    indices,
+    counts,
+    slots,
+    starts,
+    token_starts,
+    topics,
+    rates,
+    p,
+    zero,
+    bias,
+    up,
+    down,
+    of_child,
+    sizes,
+    assignments,
+    units,
+    fresh,
+    keeps,
+    theta,
+    kept_counts,
+    kept_units,
+    tally,
+):
     r"""Sweep documents `first` to `last - 1`, `len(keeps)` times.
 
     Sweep `i` is kept if `keeps[i]` is not negative: tokens per topic and units then go to row `keeps[i]` of `kept_counts` and
@@ -182,9 +221,26 @@ def sweep_documents(
         for sweep in range(-fresh, len(keeps)):
             kept = sweep >= 0 and keeps[sweep] >= 0
             state = sweep_tokens(
-                length, begin, words, rows, assignments, topics, rates, p, zero, odds, sizes,
-                n, weights, empty, idle, tally, kept and tallies, state, gamma,
-            )  # fmt: skip
+                length,
+                begin,
+                words,
+                rows,
+                assignments,
+                topics,
+                rates,
+                p,
+                zero,
+                odds,
+                sizes,
+                n,
+                weights,
+                empty,
+                idle,
+                tally,
+                kept and tallies,
+                state,
+                gamma,
+            )
             state = draw_first(mine, n, idle, sizes, state, gamma)
             for layer in range(1, top + 1):
                 state = flip_units(

@@ -210,10 +210,24 @@ def sweep(
     def work(first: int, last: int) -> None:
         mine = np.zeros((len(words), size), np.float32)
         kernel(
-            first, last, batch.indptr, batch.words, batch.counts, slots, streams, starts,
-            *prepared, state.assignments, state.units, int(fresh), keeps,
-            theta, counts, layers, mine,
-        )  # fmt: skip
+            first,
+            last,
+            batch.indptr,
+            batch.words,
+            batch.counts,
+            slots,
+            streams,
+            starts,
+            *prepared,
+            state.assignments,
+            state.units,
+            int(fresh),
+            keeps,
+            theta,
+            counts,
+            layers,
+            mine,
+        )
         tallies.append(mine)
 
     per_document = _PER_UNIT * prepared.sizes[1:].sum() * len(keeps)

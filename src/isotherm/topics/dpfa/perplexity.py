@@ -81,10 +81,16 @@ class DPFAScore:
         if self.local is None:
             settings = {"sweeps": self.sweeps, "burn_in": self.burn_in, "thin": self.thin}
         return local_gibbs.sweep(
-            prepared, self.score.split.observed, **settings, seed=self.seed,
-            step=self.score.num_draws, state=self.local, tally=False, threads=self.threads,
+            prepared,
+            self.score.split.observed,
+            **settings,
+            seed=self.seed,
+            step=self.score.num_draws,
+            state=self.local,
+            tally=False,
+            threads=self.threads,
             kernel=self.kernel,
-        )  # fmt: skip
+        )
 
     def result(self) -> Perplexity:
         """Give the perplexity of all draws so far."""

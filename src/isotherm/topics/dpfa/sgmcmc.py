@@ -174,18 +174,27 @@ class DPFAChain:
 
     def _move_rates(self, found: local_gibbs.Swept) -> Rates:
         return rates.move(
-            self.model, counter_rng.generator(self.seed, "rates", self.num_batches), self.rates,
-            found.counts, found.units[0], data_size=self.data_size,
+            self.model,
+            counter_rng.generator(self.seed, "rates", self.num_batches),
+            self.rates,
+            found.counts,
+            found.units[0],
+            data_size=self.data_size,
             step_size=float(self.rate_step(np.asarray(self.num_batches))),  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     def _predict(self, prepared: local_gibbs.Prepared, batch: Corpus) -> None:
         split = completion(batch, observed=0.8, seed=self.seed)
         step = -1 - self.num_batches  # not the numbers of the sweeps that learn
         found = predict(
-            prepared, split, **self.settings, seed=self.seed, step=step, threads=self.threads,
+            prepared,
+            split,
+            **self.settings,
+            seed=self.seed,
+            step=step,
+            threads=self.threads,
             kernel=self.kernel,
-        )  # fmt: skip
+        )
         self.predicted = self.predicted + (distributed.add(found) if self.shared else found)
 
     def prequential_perplexity(self) -> float:
@@ -232,5 +241,10 @@ class DPFAChain:
     def _state(self) -> Any:
         numbers = np.array([self.num_batches, self.documents_seen])
         return (
-            self.topics_state, self.network_state, numbers, self.on_rates, self.predicted, self.rates
-        )  # fmt: skip
+            self.topics_state,
+            self.network_state,
+            numbers,
+            self.on_rates,
+            self.predicted,
+            self.rates,
+        )

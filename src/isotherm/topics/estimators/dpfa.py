@@ -256,6 +256,15 @@ class BayesianDPFA(DeepTopics):
         model = DPFA(corpus.num_words, tuple(self.layers), eta, self.r, p=self.p)
         network = (self.weight_step_size, self.diffusion, self.integrator)
         return Plan(
-            model, self.inference, self.sampler, self.step_size, network, total, self.batch_size,
-            self.sweeps, self.burn_in, self._seed, self._threads,
-        )  # fmt: skip
+            model,
+            self.inference,
+            self.sampler,
+            self.step_size,
+            network,
+            total,
+            self.batch_size,
+            self.sweeps,
+            self.burn_in,
+            self._seed,
+            self._threads,
+        )

@@ -69,10 +69,15 @@ def plot_graph(
         axes.scatter(np.full(len(y), layer), y, s=15 + 160 * on, color=_NODE, zorder=3)
         for unit, height in zip(units, y, strict=True):
             axes.annotate(
-                labels[layer][int(unit)], (layer, height), (8, 0), textcoords="offset points",
-                va="center", fontsize=8, zorder=4,
+                labels[layer][int(unit)],
+                (layer, height),
+                (8, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                zorder=4,
                 bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8},
-            )  # fmt: skip
+            )
     names = ["topics", *(f"layer {layer}" for layer in range(2, depth + 1))]
     axes.set_xticks(range(depth), names)
     axes.set_yticks([])

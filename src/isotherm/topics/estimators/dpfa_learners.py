@@ -70,9 +70,14 @@ class Plan(NamedTuple):
         seen = max(before, 1) * self.batch_size
         size, growth = (seen, self.batch_size) if self.total is None else (self.total, 0)
         return DPFAChain(
-            self.model, self._topics(before), self._network(size, growth), data_size=size,
-            sweeps=self.sweeps, burn_in=self.burn_in, **common,
-        )  # fmt: skip
+            self.model,
+            self._topics(before),
+            self._network(size, growth),
+            data_size=size,
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            **common,
+        )
 
     def _network(self, size: float, growth: int) -> Sampler:
         if self.network[0] is None:
@@ -174,9 +179,14 @@ class Stream(DeepLearner):
         split = completion(batch, observed=0.8, seed=plan.seed)
         prepared = local_gibbs.prepare_parameters(chain.parameters())
         found = predict(
-            prepared, split, sweeps=plan.sweeps, burn_in=plan.burn_in, seed=plan.seed, step=step,
+            prepared,
+            split,
+            sweeps=plan.sweeps,
+            burn_in=plan.burn_in,
+            seed=plan.seed,
+            step=step,
             threads=plan.threads,
-        )  # fmt: skip
+        )
         self.predicted.append(found)
 
     def _draws(self) -> list[Parameters]:

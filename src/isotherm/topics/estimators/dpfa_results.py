@@ -124,7 +124,7 @@ class DeepTopics(CountsTransformer):
         split = completion(self._numbered(X), seed=0)
         score = DPFAScore(
             split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads
-        )  # fmt: skip
+        )
         for draw in self.parameters_:
             score.add(draw)
         return score.result().value
@@ -172,6 +172,10 @@ class DeepTopics(CountsTransformer):
     def _read(self, X: Any) -> DocumentReading:
         check_is_fitted(self)
         return dpfa_summaries.read_documents(
-            self.parameters_, self._numbered(X), sweeps=self.sweeps, burn_in=self.burn_in,
-            seed=self._seed, threads=self._threads,
-        )  # fmt: skip
+            self.parameters_,
+            self._numbered(X),
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            seed=self._seed,
+            threads=self._threads,
+        )

@@ -115,9 +115,17 @@ def read_documents(
         for i, draw in enumerate(draws):
             how = (sweeps, burn_in) if state is None else (WARM_SWEEPS, 0)
             found = local_gibbs.sweep(
-                local_gibbs.prepare_parameters(draw), part, sweeps=how[0], burn_in=how[1], thin=1,
-                seed=seed, step=i, state=state, tally=False, threads=threads,
-            )  # fmt: skip
+                local_gibbs.prepare_parameters(draw),
+                part,
+                sweeps=how[0],
+                burn_in=how[1],
+                thin=1,
+                seed=seed,
+                step=i,
+                state=state,
+                tally=False,
+                threads=threads,
+            )
             state, theta = found.state, found.intensities.astype(np.float64)
             layers = [h.mean(0, dtype=np.float64) for h in found.units]
             means.append([theta / theta.sum(1, keepdims=True), theta, *layers])

@@ -207,9 +207,16 @@ class BayesianLDA(CountsTransformer):
         check_is_fitted(self)
         check_scalar(level, "level", Real, min_val=0, max_val=1, include_boundaries="neither")
         return topic_shares(
-            self.draws_, self._corpus(X, reset=False), self._alpha, level=level, per_document=per_document,
-            sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads,
-        )  # fmt: skip
+            self.draws_,
+            self._corpus(X, reset=False),
+            self._alpha,
+            level=level,
+            per_document=per_document,
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            seed=self._seed,
+            threads=self._threads,
+        )
 
     def top_words(self, n_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
         """List the top words of each topic, with the probability that they are such.

@@ -48,9 +48,15 @@ def topic_shares(
     document = np.repeat(np.arange(len(corpus)), corpus.lengths)
     for i, topics in enumerate(draws):
         z = fold_in(
-            layout.word_major(topics), corpus, alpha, sweeps=sweeps, burn_in=burn_in, seed=seed,
-            step=i, threads=threads,
-        ).assignments  # fmt: skip
+            layout.word_major(topics),
+            corpus,
+            alpha,
+            sweeps=sweeps,
+            burn_in=burn_in,
+            seed=seed,
+            step=i,
+            threads=threads,
+        ).assignments
         n = np.bincount(document * size[1] + z, minlength=size[0] * size[1])
         rng = counter_rng.generator(seed, "topics", -2 - i)
         theta = rng.standard_gamma(n.reshape(size) + alpha)

@@ -66,7 +66,13 @@ class Config:
 
     def __post_init__(self) -> None:
         size = self.batch_size
-        for name in ("num_documents", "start_documents", "mark_every", "seed_documents", "choice_documents"):  # fmt: skip
+        for name in (
+            "num_documents",
+            "start_documents",
+            "mark_every",
+            "seed_documents",
+            "choice_documents",
+        ):
             if getattr(self, name) % size:
                 raise ValueError(f"`{name}` must be a multiple of `batch_size`.")
         ends = (self.num_documents, self.seed_documents, self.choice_documents)
@@ -77,9 +83,16 @@ class Config:
         """Say when to look, on the way to a number of documents."""
         left = (total - self.start_documents) // self.batch_size
         return Plan(
-            self.batch_size, total, self.mark_every, min(self.curve_draws, left), min(final_draws, left),
-            self.late, max(self.late // 10, self.batch_size), predict_every=20, save_every=200,
-        )  # fmt: skip
+            self.batch_size,
+            total,
+            self.mark_every,
+            min(self.curve_draws, left),
+            min(final_draws, left),
+            self.late,
+            max(self.late // 10, self.batch_size),
+            predict_every=20,
+            save_every=200,
+        )
 
     def methods(self) -> dict[str, Method]:
         """List what runs over the whole stream."""
@@ -114,10 +127,24 @@ class Config:
 
 
 SMOKE = Config(
-    layers=(8, 4, 2), num_documents=1500, start_documents=500, num_test=50, step_sizes=(1e-4,), mark_every=500,
-    curve_draws=3, final_draws=5, late=500, num_seeds=2, seed_documents=1000, choice_documents=1000,
-    sgrld_steps=(3e-3,), scir_steps=(0.03,), tlasgr_steps=(0.03,), rounds=2, rounds_burn_in=1,
-)  # fmt: skip
+    layers=(8, 4, 2),
+    num_documents=1500,
+    start_documents=500,
+    num_test=50,
+    step_sizes=(1e-4,),
+    mark_every=500,
+    curve_draws=3,
+    final_draws=5,
+    late=500,
+    num_seeds=2,
+    seed_documents=1000,
+    choice_documents=1000,
+    sgrld_steps=(3e-3,),
+    scir_steps=(0.03,),
+    tlasgr_steps=(0.03,),
+    rounds=2,
+    rounds_burn_in=1,
+)
 
 
 def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
@@ -168,7 +195,9 @@ class _Work:
                 self.say(f"{name}: {config.start_documents:,} documents")
                 model = DPFA(self.stream.num_words, config.layers, config.eta)
                 batches = self.stream.batches(config.batch_size)
-                first = (next(batches).corpus for _ in range(config.start_documents // config.batch_size))  # fmt: skip
+                first = (
+                    next(batches).corpus for _ in range(config.start_documents // config.batch_size)
+                )
                 found = learn_start(model, first, alpha=config.alpha, seed=self.seed + seed)
                 saved = {k: np.asarray(v) for k, v in found._asdict().items()}
                 self.shelf.save(name, saved)
@@ -177,21 +206,43 @@ class _Work:
         return self.starts[seed]
 
     def run(
-        self, name: str, method: Method, steps: Steps, *, seed: int = 0,
-        plan: Plan | None = None, split: Completion | None = None,
-    ) -> Traces:  # fmt: skip
+        self,
+        name: str,
+        method: Method,
+        steps: Steps,
+        *,
+        seed: int = 0,
+        plan: Plan | None = None,
+        split: Completion | None = None,
+    ) -> Traces:
         """Run a method, on the test documents over the whole stream unless told otherwise."""
         config = self.config
         settings = Settings(
-            self.stream.num_words, config.layers, config.eta, config.alpha, config.diffusion, config.num_documents,
-            *steps, config.start_documents // config.batch_size, config.rounds, config.rounds_burn_in, self.seed + seed,
-        )  # fmt: skip
+            self.stream.num_words,
+            config.layers,
+            config.eta,
+            config.alpha,
+            config.diffusion,
+            config.num_documents,
+            *steps,
+            config.start_documents // config.batch_size,
+            config.rounds,
+            config.rounds_burn_in,
+            self.seed + seed,
+        )
         plan = plan or config.plan(config.num_documents, config.final_draws)
         label = f"{name}, seed {seed}, to {plan.total}"
         return follow(
-            label, method, settings, plan, self.stream, split or self.test, self.start(seed),
-            self.shelf, self.say,
-        )  # fmt: skip
+            label,
+            method,
+            settings,
+            plan,
+            self.stream,
+            split or self.test,
+            self.start(seed),
+            self.shelf,
+            self.say,
+        )
 
     def choose(self) -> Steps:
         """Try steps on held-out training documents, one kind after the other, and give the best of each."""
@@ -209,11 +260,14 @@ class _Work:
         plan = self.config.plan(self.config.choice_documents, 10**9)
         found = [
             self.run(
-                f"choice, {kind} {value:g}", method, steps._replace(**{field: value}),
-                plan=plan, split=self.held_out,
+                f"choice, {kind} {value:g}",
+                method,
+                steps._replace(**{field: value}),
+                plan=plan,
+                split=self.held_out,
             ).final[0]
             for value in values
-        ]  # fmt: skip
+        ]
         self.tried[kind] = np.array([values, found])
         return steps._replace(**{field: values[int(np.argmin(found))]})
 

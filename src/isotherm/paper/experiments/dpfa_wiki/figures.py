@@ -62,7 +62,9 @@ def layers(config: Config, result: dict[str, np.ndarray]) -> Figure:
                 label = name if layer == 0 else None
                 panel.plot(curve[:, 0] / 1000, curve[:, 3 + layer], label=label, **style)
     for layer, (panel, units) in enumerate(zip(axes[0], config.layers, strict=True)):
-        panel.set(xlabel="thousand documents seen", title=f"layer {layer + 1}, {units} units", ylim=(0, 1))  # fmt: skip
+        panel.set(
+            xlabel="thousand documents seen", title=f"layer {layer + 1}, {units} units", ylim=(0, 1)
+        )
     axes[0, 0].set_ylabel("share of units that are on")
     figure.legend(loc="outside right upper", fontsize=7.5)
     figure.set_label("Share of units of each layer that are on in a batch, against documents seen.")
@@ -79,6 +81,10 @@ def _styles(config: Config) -> dict[str, dict[str, Any]]:
         if twin is not None:
             found[name] = twin | {"ls": "--"}
             continue
-        found[name] = {"color": f"C{colors[kind]}", "ls": "-" if kind == "rival" else ":", "lw": 1.5}  # fmt: skip
+        found[name] = {
+            "color": f"C{colors[kind]}",
+            "ls": "-" if kind == "rival" else ":",
+            "lw": 1.5,
+        }
         colors[kind] += 1
     return found

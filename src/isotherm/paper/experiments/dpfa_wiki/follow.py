@@ -118,9 +118,11 @@ class Watch:
     def arrays(self) -> dict[str, np.ndarray]:
         """Give what it takes to go on."""
         found = {
-            "curve": np.array(self.curve), "late": np.array(self.late),
-            "predicted": self.predicted, "cpu": self.cpu,
-        }  # fmt: skip
+            "curve": np.array(self.curve),
+            "late": np.array(self.late),
+            "predicted": self.predicted,
+            "cpu": self.cpu,
+        }
         for name in ("recent", "last"):
             state = getattr(self, name).state()
             found |= {f"{name}.{key}": np.asarray(value) for key, value in state.items()}

@@ -55,8 +55,17 @@ class Config:
     validation_share: float = 0.2
     validation_seeds: int = 4
     methods: tuple[str, ...] = (
-        "mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E", "SGNHT-S", "SGLD", "pSGLD", "SGRLD", "SCIR", "Gibbs",
-    )  # fmt: skip
+        "mSGNHT-S",
+        "mSGNHT-E",
+        "SGHMC-S",
+        "SGHMC-E",
+        "SGNHT-S",
+        "SGLD",
+        "pSGLD",
+        "SGRLD",
+        "SCIR",
+        "Gibbs",
+    )
     step_sizes: tuple[float, ...] = (5e-3, 1e-2, 1.4e-2, 2e-2, 4e-2, 8e-2, 0.16)
     friction_step_sizes: tuple[float, ...] = (1e-2, 2e-2, 4e-2, 8e-2)
     frictions: tuple[float, ...] = (0.75, 5.0, 25.0)
@@ -79,9 +88,14 @@ class Config:
     def protocol(self) -> Protocol:
         """How chains run."""
         return Protocol(
-            self.num_topics, self.alpha, self.batch_size, self.num_steps, self.thin, self.sweeps,
+            self.num_topics,
+            self.alpha,
+            self.batch_size,
+            self.num_steps,
+            self.thin,
+            self.sweeps,
             self.burn_in,
-        )  # fmt: skip
+        )
 
     def grid(self, name: str) -> list[Setting]:
         """List the settings of a method that are tried."""
@@ -98,10 +112,20 @@ class Config:
 
 
 SMOKE = Config(
-    num_topics=10, num_steps=200, methods=("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E", "SCIR", "Gibbs"),
-    curve_step_sizes=(1e-2, 2.5e-3), curve_seeds=2, num_seeds=2, validation_seeds=1, step_sizes=(2.5e-3, 1e-2),
-    friction_step_sizes=(2.5e-3,), frictions=(0.75,), scir_step_sizes=(0.05,), scir_priors=(0.1,), causes=False,
-)  # fmt: skip
+    num_topics=10,
+    num_steps=200,
+    methods=("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E", "SCIR", "Gibbs"),
+    curve_step_sizes=(1e-2, 2.5e-3),
+    curve_seeds=2,
+    num_seeds=2,
+    validation_seeds=1,
+    step_sizes=(2.5e-3, 1e-2),
+    friction_step_sizes=(2.5e-3,),
+    frictions=(0.75,),
+    scir_step_sizes=(0.05,),
+    scir_priors=(0.1,),
+    causes=False,
+)
 
 
 def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:

@@ -51,9 +51,14 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
         ("Gibbs", gibbs),
     ):
         right.annotate(
-            name, (iteration[-1], value), xytext=(0, 2), textcoords="offset points", ha="right", fontsize=8,
+            name,
+            (iteration[-1], value),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
             color="0.3",
-        )  # fmt: skip
+        )
     figure.set_label(
         f"Test perplexity against iteration, D (friction of SGHMC) = {config.diffusion:g}, batches of "
         f"{config.batch_size}: median over {config.curve_seeds} seeds, band from the lowest to the highest. Averaged over the later "
@@ -74,8 +79,13 @@ def best(config: Config, result: dict[str, np.ndarray]) -> Figure:
         ours.plot(values.mean(), i, "|", color="C0", ms=14, mew=2)
         if name in PAPER:
             paper.plot(PAPER[name], i, "D", color="C1", ms=6)
-            paper.annotate(f"{PAPER[name]:.0f}", (PAPER[name], i), xytext=(7, -3),
-                           textcoords="offset points", fontsize=8)  # fmt: skip
+            paper.annotate(
+                f"{PAPER[name]:.0f}",
+                (PAPER[name], i),
+                xytext=(7, -3),
+                textcoords="offset points",
+                fontsize=8,
+            )
     ours.set_yticks(y, names)
     ours.set(xlabel="test perplexity, one dot per seed", title="here")
     paper.set(xlabel="test perplexity", title="paper (another preprocessing)")
@@ -101,8 +111,14 @@ def step_sizes(config: Config, result: dict[str, np.ndarray]) -> Figure:
         axes.plot(h[alive], middle[alive], marker="o", ms=4, label=name, **style)
         axes.plot(np.repeat(h, tried.shape[1]), tried.ravel(), ".", color=f"C{i}", ms=3, alpha=0.5)
         for lost in h[~alive]:
-            axes.annotate("×", (lost, 0.97 - 0.06 * i), xycoords=("data", "axes fraction"), ha="center",
-                          va="top", color=f"C{i}")  # fmt: skip
+            axes.annotate(
+                "×",
+                (lost, 0.97 - 0.06 * i),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="top",
+                color=f"C{i}",
+            )
     axes.set(xscale="log", xlabel="step size h", ylabel="validation perplexity")
     axes.legend()
     figure.set_label(

@@ -118,10 +118,15 @@ def _start(
 
     def make() -> LDAChain:
         return LDAChain(
-            make_sampler(name, setting) if sampler is None else sampler, protocol.num_topics,
-            train.num_words, data_size=len(train), alpha=protocol.alpha, sweeps=protocol.sweeps,
-            burn_in=protocol.burn_in, seed=seed,
-        )  # fmt: skip
+            make_sampler(name, setting) if sampler is None else sampler,
+            protocol.num_topics,
+            train.num_words,
+            data_size=len(train),
+            alpha=protocol.alpha,
+            sweeps=protocol.sweeps,
+            burn_in=protocol.burn_in,
+            seed=seed,
+        )
 
     chain = make()
     state = chain.state()

@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from isotherm.paper.experiments.lda_icml import Config
 
 PAPER = {
-    "mSGNHT-S": 939.67, "mSGNHT-E": 960.56, "SGHMC-S": 1004.73, "SGHMC-E": 1017.51, "SGRLD": 1154.68,
+    "mSGNHT-S": 939.67,
+    "mSGNHT-E": 960.56,
+    "SGHMC-S": 1004.73,
+    "SGHMC-E": 1017.51,
+    "SGRLD": 1154.68,
     "Gibbs": 907.84,
-}  # fmt: skip
+}
 PAPER_SECONDS = {"mSGNHT-S": 180.55, "mSGNHT-E": 161.99, "Gibbs": 516.12}
-OTHER = {"SGHMC-S": "friction", "SGHMC-E": "friction", "SGRLD": "topic prior", "SCIR": "topic prior",
-         "Gibbs": "topic prior", "SGLD": "", "pSGLD": ""}  # fmt: skip
+OTHER = {
+    "SGHMC-S": "friction",
+    "SGHMC-E": "friction",
+    "SGRLD": "topic prior",
+    "SCIR": "topic prior",
+    "Gibbs": "topic prior",
+    "SGLD": "",
+    "pSGLD": "",
+}
 
 LONGER = {"num_steps": 5000, "thin": 50}
 

@@ -108,12 +108,23 @@ class Config:
 
 
 SMOKE = Config(
-    samplers=("mSGNHT-S", "mSGNHT-E"), num_rows=3000, num_seeds=2,
-    map_step_sizes=(1e-4, 1e-3, 1e-2, 1e-1), map_diffusions=(1, 10, 100), map_seeds=1,
-    fine_step_sizes=_decades(1e-3, 0.1, 4), lifetimes=(1000,), variational_step_sizes=(1.0,),
-    validation_seeds=1, curve_seeds=1, reference_chains=8, reference_draws=600,
-    posterior_steps=5000, posterior_chains=4, posterior_cases=2,
-)  # fmt: skip
+    samplers=("mSGNHT-S", "mSGNHT-E"),
+    num_rows=3000,
+    num_seeds=2,
+    map_step_sizes=(1e-4, 1e-3, 1e-2, 1e-1),
+    map_diffusions=(1, 10, 100),
+    map_seeds=1,
+    fine_step_sizes=_decades(1e-3, 0.1, 4),
+    lifetimes=(1000,),
+    variational_step_sizes=(1.0,),
+    validation_seeds=1,
+    curve_seeds=1,
+    reference_chains=8,
+    reference_draws=600,
+    posterior_steps=5000,
+    posterior_chains=4,
+    posterior_cases=2,
+)
 
 
 def _grid(step_sizes: tuple[float, ...], diffusions: tuple[float, ...]) -> np.ndarray:
@@ -218,7 +229,7 @@ def _lifetimes(
     step_sizes = np.array([tables.step_living(n, noisiest, config.diffusion) for n in expected])
     found = sweep.lifetimes(
         whole, config.batch_size, step_sizes, config.diffusion, expected, config.num_seeds, key
-    )  # fmt: skip
+    )
     return {"noise variance": variance, "lifetime step sizes": step_sizes, "lifetimes": found}
 
 
@@ -235,9 +246,14 @@ def _curves(config: Config, whole: Problem, key: Key, say: Say) -> dict[str, np.
 def _reference(config: Config, whole: Problem) -> ReferencePosterior:
     x, y = (np.asarray(part, np.float64) for part in whole.train)
     return logistic_posterior(
-        x, y, config.prior_variance, method="hmc", num_chains=config.reference_chains,
-        num_draws=config.reference_draws, burn_in=50,
-    )  # fmt: skip
+        x,
+        y,
+        config.prior_variance,
+        method="hmc",
+        num_chains=config.reference_chains,
+        num_draws=config.reference_draws,
+        burn_in=50,
+    )
 
 
 def _look_at(

@@ -69,9 +69,13 @@ def robustness(config: Config, result: dict[str, np.ndarray]) -> Figure:
         panel, mean = maps[name], 100 * result[f"map {name}"].mean(-1)
         panel.set_facecolor("0.25")
         picture = panel.pcolormesh(
-            _edges(config.map_step_sizes), _edges(config.map_diffusions),
-            np.ma.masked_invalid(mean.T), vmin=76, vmax=85.2, cmap="viridis",
-        )  # fmt: skip
+            _edges(config.map_step_sizes),
+            _edges(config.map_diffusions),
+            np.ma.masked_invalid(mean.T),
+            vmin=76,
+            vmax=85.2,
+            cmap="viridis",
+        )
         label = "friction" if name.startswith("SGHMC") else "diffusion D"
         panel.set(xscale="log", yscale="log", title=name, xlabel="step size h", ylabel=label)
         panel.minorticks_off()

@@ -133,14 +133,20 @@ class Bench:
             axes = basis / jnp.linalg.norm(basis, axis=0, keepdims=True)
             return start._replace(coordinates=Dense(basis @ axes.T, start.position))
         warm = isotherm.warm_start(
-            random.fold(self.key, 0), self.problem.grad_fn, self.problem.position,
+            random.fold(self.key, 0),
+            self.problem.grad_fn,
+            self.problem.position,
             self.problem.batches(batch_size),
             coordinates="identity" if coordinates == "plain" else coordinates,
-        )  # fmt: skip
+        )
         return Settings(
-            warm.position, warm.coordinates, warm.step_size, warm.diffusion, warm.thermostat_mass,
+            warm.position,
+            warm.coordinates,
+            warm.step_size,
+            warm.diffusion,
+            warm.thermostat_mass,
             warm.noise_variance,
-        )  # fmt: skip
+        )
 
     def run(self, case: Case) -> Found:
         """Sample, and compare nothing yet."""
@@ -153,12 +159,18 @@ class Bench:
         exact = case.start == "exact draws"
         clock = time.perf_counter()
         run = isotherm.sample(
-            random.fold(self.key, 1), self.sampler(case, start, h),
+            random.fold(self.key, 1),
+            self.sampler(case, start, h),
             self.exact if exact else start.position,
-            self.problem.batches(case.batch_size, case.policy), num_draws=num_steps // thin,
-            thin=thin, burn_in=num_steps // 10, num_chains=self.num_chains,
-            position_per_chain=exact, on_divergence="continue", progress=False,
-        )  # fmt: skip
+            self.problem.batches(case.batch_size, case.policy),
+            num_draws=num_steps // thin,
+            thin=thin,
+            burn_in=num_steps // 10,
+            num_chains=self.num_chains,
+            position_per_chain=exact,
+            on_divergence="continue",
+            progress=False,
+        )
         seconds = time.perf_counter() - clock
         draws = run.draws
         if run.diverged.any():
@@ -166,9 +178,14 @@ class Bench:
             gradients = num_steps * self.num_chains
             return Found(nothing, nothing, nothing, nothing, h, gradients, seconds)
         return Found(
-            draws.mean((0, 1), dtype=np.float64), draws.std((0, 1), dtype=np.float64), ess(draws),
-            rhat(draws), h, num_steps * self.num_chains, seconds,
-        )  # fmt: skip
+            draws.mean((0, 1), dtype=np.float64),
+            draws.std((0, 1), dtype=np.float64),
+            ess(draws),
+            rhat(draws),
+            h,
+            num_steps * self.num_chains,
+            seconds,
+        )
 
     def sampler(self, case: Case, start: Settings, h: float) -> Sampler:
         """Build what a case names."""
@@ -185,9 +202,12 @@ class Bench:
         }
         if case.sampler in thermostats:
             return thermostats[case.sampler](
-                grad_fn, h, start.diffusion, thermostat_mass=start.thermostat_mass,
+                grad_fn,
+                h,
+                start.diffusion,
+                thermostat_mass=start.thermostat_mass,
                 coordinates=space,
-            )  # fmt: skip
+            )
         if case.sampler == "SGLD":  # a step of size h with a fresh momentum goes as far
             return isotherm.sgld(grad_fn, h**2 / 2, coordinates=space)
         if case.sampler == "SGHMC-S":
@@ -220,13 +240,25 @@ class Bench:
         ):
             clock = time.perf_counter()
             fitted = fit(
-                random.fold(self.key, 2), self.problem.grad_fn, start.position,
-                self.problem.batches(100), num_steps=num_steps, step_size=0.1,
-            )  # fmt: skip
-            yield name, Found(
-                np.asarray(fitted.mean, np.float64), _sd(np.asarray(fitted.scale, np.float64)),
-                nothing, nothing, 0, num_steps, time.perf_counter() - clock,
-            )  # fmt: skip
+                random.fold(self.key, 2),
+                self.problem.grad_fn,
+                start.position,
+                self.problem.batches(100),
+                num_steps=num_steps,
+                step_size=0.1,
+            )
+            yield (
+                name,
+                Found(
+                    np.asarray(fitted.mean, np.float64),
+                    _sd(np.asarray(fitted.scale, np.float64)),
+                    nothing,
+                    nothing,
+                    0,
+                    num_steps,
+                    time.perf_counter() - clock,
+                ),
+            )
 
 
 def _sd(scale: np.ndarray) -> np.ndarray:
@@ -244,6 +276,8 @@ def measure(bench: Bench, cases: tuple[Case, ...], say: Say) -> list[Found]:
         warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
         for case, one in zip(cases, pool.map(bench.run, cases), strict=True):
             found.append(one)
-            say(f"Posterior accuracy, {len(found)} of {len(cases)}: {case.sampler}, {case.coordinates}, "
-                f"batch {case.batch_size} took {one.seconds:.0f} s")  # fmt: skip
+            say(
+                f"Posterior accuracy, {len(found)} of {len(cases)}: {case.sampler}, {case.coordinates}, "
+                f"batch {case.batch_size} took {one.seconds:.0f} s"
+            )
     return found

@@ -63,9 +63,7 @@ def load(prior_variance: float, num_rows: int, validation_share: float) -> tuple
     x, y = x[order], y[order]
     held_out = int(validation_share * len(y))
     whole = Problem((x, y), _labelled(data.test.x, data.test.y), prior_variance)
-    part = Problem(
-        (x[held_out:], y[held_out:]), (x[:held_out], y[:held_out]), prior_variance
-    )  # fmt: skip
+    part = Problem((x[held_out:], y[held_out:]), (x[:held_out], y[:held_out]), prior_variance)
     return whole, part
 
 

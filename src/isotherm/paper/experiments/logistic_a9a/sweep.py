@@ -34,10 +34,12 @@ Build = Callable[[GradFn, Any, Any], Sampler]
 UNDERDAMPED: dict[str, Build] = {
     f"{name}-{letter}": partial(_thermostat, make=make, integrator=word)
     for name, make in (
-        ("mSGNHT", isotherm.msgnht), ("SGHMC", isotherm.sghmc), ("SGNHT", isotherm.sgnht)
+        ("mSGNHT", isotherm.msgnht),
+        ("SGHMC", isotherm.sghmc),
+        ("SGNHT", isotherm.sgnht),
     )
     for letter, word in (("S", "ABOBA"), ("E", "euler"))
-}  # fmt: skip
+}
 OVERDAMPED: dict[str, Build] = {
     "SGLD": partial(_overdamped, make=isotherm.sgld),
     "pSGLD": partial(_overdamped, make=isotherm.psgld),
@@ -77,10 +79,14 @@ def accuracy(
     for first in range(0, len(chains), BLOCK):  # the last block is filled up with its last chain
         rows = np.minimum(np.arange(first, first + BLOCK), len(chains) - 1)
         draws = _draws(
-            jnp.asarray(chains[rows], jnp.float32), keys[rows], problem.batches(protocol.batch_size),
-            problem.position, build=SAMPLERS[name], grad_fn=problem.grad_fn,
+            jnp.asarray(chains[rows], jnp.float32),
+            keys[rows],
+            problem.batches(protocol.batch_size),
+            problem.position,
+            build=SAMPLERS[name],
+            grad_fn=problem.grad_fn,
             counts=(protocol.num_draws, protocol.thin, protocol.burn_in),
-        )  # fmt: skip
+        )
         found[rows] = scores(draws, problem.test)[0]
     return found.reshape(*settings.shape[:-1], num_seeds)
 
@@ -92,9 +98,15 @@ def _keys(key: Key, num_seeds: int, num_settings: int) -> Key:
 
 @partial(jax.jit, static_argnames=("build", "grad_fn", "counts"))
 def _draws(
-    settings: jax.Array, keys: Key, batches: InMemoryBatches, position: jax.Array,
-    *, build: Build, grad_fn: GradFn, counts: tuple[int, int, int],
-) -> jax.Array:  # fmt: skip
+    settings: jax.Array,
+    keys: Key,
+    batches: InMemoryBatches,
+    position: jax.Array,
+    *,
+    build: Build,
+    grad_fn: GradFn,
+    counts: tuple[int, int, int],
+) -> jax.Array:
     num_draws, thin, burn_in = counts
 
     def one(setting: jax.Array, key: Key) -> jax.Array:
@@ -117,10 +129,14 @@ def curves(
     chains = jnp.asarray(np.repeat(settings, num_seeds, axis=0), jnp.float32)
     keys = _keys(key, num_seeds, len(settings))
     draws = _draws(
-        chains, keys, problem.batches(protocol.batch_size), problem.position,
-        build=SAMPLERS[name], grad_fn=problem.grad_fn,
+        chains,
+        keys,
+        problem.batches(protocol.batch_size),
+        problem.position,
+        build=SAMPLERS[name],
+        grad_fn=problem.grad_fn,
         counts=(protocol.num_steps // protocol.thin, protocol.thin, 0),
-    )  # fmt: skip
+    )
     found = _curves(draws, problem.train, problem.test, protocol.burn_in // protocol.thin)
     shape = (len(settings), num_seeds, -1)
     return tuple(np.asarray(x, np.float64).reshape(shape) for x in found)  # pyright: ignore[reportReturnType]
@@ -164,10 +180,14 @@ def lifetimes(
     for i, (h, life) in enumerate(zip(step_sizes, expected, strict=True)):
         thin = max(1, int(life / 100))
         draws = _draws(
-            jnp.tile(jnp.array([h, diffusion], jnp.float32), (num_seeds, 1)), keys,
-            problem.batches(batch_size), problem.position, build=UNDERDAMPED["mSGNHT-E"],
-            grad_fn=problem.grad_fn, counts=(int(3 * life / thin), thin, 0),
-        )  # fmt: skip
+            jnp.tile(jnp.array([h, diffusion], jnp.float32), (num_seeds, 1)),
+            keys,
+            problem.batches(batch_size),
+            problem.position,
+            build=UNDERDAMPED["mSGNHT-E"],
+            grad_fn=problem.grad_fn,
+            counts=(int(3 * life / thin), thin, 0),
+        )
         alive = np.isfinite(np.asarray(draws)).all(-1).sum(1)  # draws; NaN is absorbing
         found[i] = np.where(alive < draws.shape[1], thin * (alive + 0.5), np.inf)
     return found
@@ -186,23 +206,39 @@ def variational_accuracy(
 ) -> np.ndarray:
     """Accuracy of Gaussians fitted in as many steps of the same batches, (step size, seed)."""
     draws = _fitted_draws(
-        jnp.repeat(jnp.asarray(step_sizes, jnp.float32), num_seeds), _keys(key, num_seeds, len(step_sizes)),
-        problem.batches(protocol.batch_size), problem.position,
-        name=name, grad_fn=problem.grad_fn, num_steps=protocol.num_steps,
-    )  # fmt: skip
+        jnp.repeat(jnp.asarray(step_sizes, jnp.float32), num_seeds),
+        _keys(key, num_seeds, len(step_sizes)),
+        problem.batches(protocol.batch_size),
+        problem.position,
+        name=name,
+        grad_fn=problem.grad_fn,
+        num_steps=protocol.num_steps,
+    )
     return np.asarray(scores(draws, problem.test)[0], np.float64).reshape(-1, num_seeds)
 
 
 @partial(jax.jit, static_argnames=("name", "grad_fn", "num_steps"))
 def _fitted_draws(
-    step_sizes: jax.Array, keys: Key, batches: InMemoryBatches, position: jax.Array,
-    *, name: str, grad_fn: MinibatchGradient, num_steps: int,
-) -> jax.Array:  # fmt: skip
+    step_sizes: jax.Array,
+    keys: Key,
+    batches: InMemoryBatches,
+    position: jax.Array,
+    *,
+    name: str,
+    grad_fn: MinibatchGradient,
+    num_steps: int,
+) -> jax.Array:
     def one(step_size: jax.Array, key: Key) -> jax.Array:
         fitted = VARIATIONAL[name](
-            random.fold(key, 0), grad_fn, position, batches, num_steps=num_steps,
-            covariance="diagonal", scale="uniform", step_size=step_size,
-        )  # fmt: skip
+            random.fold(key, 0),
+            grad_fn,
+            position,
+            batches,
+            num_steps=num_steps,
+            covariance="diagonal",
+            scale="uniform",
+            step_size=step_size,
+        )
         return fitted.sample(random.fold(key, 1), 200)[0]
 
     return jax.vmap(one)(step_sizes, keys)

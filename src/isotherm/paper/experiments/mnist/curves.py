@@ -16,12 +16,25 @@ from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
 Results = Mapping[str, np.ndarray]
-KEPT = ("draw accuracy", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat", "averages", "ess")  # fmt: skip
+KEPT = (
+    "draw accuracy",
+    "train nll",
+    "accuracy",
+    "nll",
+    "ece",
+    "temperature",
+    "thermostat",
+    "averages",
+    "ess",
+)
 """What of `learn` goes into the result; whole predictions would make it large."""
 LOOKS = {
-    "mSGNHT-S": ("C0", "-"), "mSGNHT-E": ("C0", "--"), "SGHMC-S": ("C1", "-"), "SGHMC-E": ("C1", "--"),
+    "mSGNHT-S": ("C0", "-"),
+    "mSGNHT-E": ("C0", "--"),
+    "SGHMC-S": ("C1", "-"),
+    "SGHMC-E": ("C1", "--"),
     "SGLD": ("C2", "-"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -45,9 +58,14 @@ class Training:
     ) -> Recipe:
         """Build a recipe with these settings."""
         return Recipe(
-            sampler, hidden, step_size=step_size, diffusion=self.diffusion, num_epochs=self.num_epochs,
-            halve_every=self.halve_every, **more,
-        )  # fmt: skip
+            sampler,
+            hidden,
+            step_size=step_size,
+            diffusion=self.diffusion,
+            num_epochs=self.num_epochs,
+            halve_every=self.halve_every,
+            **more,
+        )
 
     def recipes(self) -> dict[str, Recipe]:
         """List what runs, by name."""
@@ -66,9 +84,14 @@ def rows(config: Training, result: Results) -> list[dict[str, Any]]:
 
 
 def learn_all(
-    recipes: Mapping[str, Recipe], num_seeds: int, data: Data, key: Key, shelf: Shelf, say: Say,
+    recipes: Mapping[str, Recipe],
+    num_seeds: int,
+    data: Data,
+    key: Key,
+    shelf: Shelf,
+    say: Say,
     kept: Sequence[str] = KEPT,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Run every recipe with every seed; arrays are called "recipe/measure", seeds come first."""
     result: dict[str, np.ndarray] = {}
     for name, recipe in recipes.items():
@@ -135,9 +158,12 @@ def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dic
 
 
 def learning_curves(
-    result: Results, recipes: Mapping[str, Recipe], title_of: Callable[[Recipe], str], label: str,
+    result: Results,
+    recipes: Mapping[str, Recipe],
+    title_of: Callable[[Recipe], str],
+    label: str,
     low: float = 90.0,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw accuracy of the draws (above) and training NLL (below) per epoch, a column per title."""
     columns: dict[str, list[tuple[str, str]]] = {}
     for name, recipe in recipes.items():

@@ -36,14 +36,23 @@ class Config(curves.Training):
         steps[max(self.depths)].append(self.small_step_size)
         return {
             f"{sampler}, depth {depth}, h = {h:g}": self.recipe(sampler, (self.width,) * depth, h)
-            for depth, sizes in steps.items() for h in sizes for sampler in ("mSGNHT-S", "mSGNHT-E")
-        }  # fmt: skip
+            for depth, sizes in steps.items()
+            for h in sizes
+            for sampler in ("mSGNHT-S", "mSGNHT-E")
+        }
 
 
 SMOKE = Config(
-    depths=(2,), width=30, step_size=2e-3, small_step_size=2e-3, num_epochs=3, halve_every=2, num_seeds=1,
-    num_train=5000, num_test=2000,
-)  # fmt: skip
+    depths=(2,),
+    width=30,
+    step_size=2e-3,
+    small_step_size=2e-3,
+    num_epochs=3,
+    halve_every=2,
+    num_seeds=1,
+    num_train=5000,
+    num_test=2000,
+)
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:

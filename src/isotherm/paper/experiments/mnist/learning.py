@@ -105,9 +105,15 @@ class Recipe:
     def settled(self, key: Key, grad_fn: Any, batches: Any, start: Any) -> tuple[Any, Sampler]:
         """Start warm, in Kronecker coordinates; return the position and the sampler."""
         warm = isotherm.warm_start(
-            key, grad_fn, start, batches, coordinates="kronecker", num_steps=self.steps_per_round,
-            rounds=self.rounds, steps_per_round=self.steps_per_round,
-        )  # fmt: skip
+            key,
+            grad_fn,
+            start,
+            batches,
+            coordinates="kronecker",
+            num_steps=self.steps_per_round,
+            rounds=self.rounds,
+            steps_per_round=self.steps_per_round,
+        )
         settings: dict[str, Any] = warm.settings | {"step_size": self.step_size * warm.step_size}
         return warm.position, isotherm.msgnht(grad_fn, noise=self.noise, **settings)
 
@@ -184,10 +190,18 @@ class Learner:
                 # What shuffled batches do to a thermostat is measured here.
                 warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
                 run = isotherm.sample(
-                    key, sampler, start, self.batches, num_draws=recipe.draws_per_epoch, thin=thin,
-                    burn_in=self.epoch_length - thin * recipe.draws_per_epoch, state=state,
-                    collect=self.collect, on_divergence="continue", progress=False,
-                )  # fmt: skip
+                    key,
+                    sampler,
+                    start,
+                    self.batches,
+                    num_draws=recipe.draws_per_epoch,
+                    thin=thin,
+                    burn_in=self.epoch_length - thin * recipe.draws_per_epoch,
+                    state=state,
+                    collect=self.collect,
+                    on_divergence="continue",
+                    progress=False,
+                )
             state = run.state
             record.add(run, self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
             shelf.save(name, record.arrays(state))

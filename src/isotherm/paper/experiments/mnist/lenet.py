@@ -36,8 +36,9 @@ class Config(curves.Training):
             f"mSGNHT-{scheme}, h = {h:g}": self.recipe(
                 f"mSGNHT-{scheme}", (), h, draws_per_epoch=self.draws_per_epoch
             )
-            for h in self.step_sizes for scheme in "SE"
-        }  # fmt: skip
+            for h in self.step_sizes
+            for scheme in "SE"
+        }
 
 
 SMOKE = Config(

@@ -70,9 +70,17 @@ class Config(curves.Training):
 
 
 SMOKE = Config(
-    hidden=(10,), step_sizes=(1e-3,), policy_step_size=1e-3, multiples=(1.0,), num_epochs=24, rounds=1,
-    steps_per_round=100, num_seeds=1, num_train=20_000, num_test=1000,
-)  # fmt: skip
+    hidden=(10,),
+    step_sizes=(1e-3,),
+    policy_step_size=1e-3,
+    multiples=(1.0,),
+    num_epochs=24,
+    rounds=1,
+    steps_per_round=100,
+    num_seeds=1,
+    num_train=20_000,
+    num_test=1000,
+)
 
 
 def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 class Record:
     """What was measured so far."""
 
-    CURVES = ("draw accuracy", "draw nll", "train nll", "accuracy", "nll", "ece", "temperature", "thermostat")  # fmt: skip
+    CURVES = (
+        "draw accuracy",
+        "draw nll",
+        "train nll",
+        "accuracy",
+        "nll",
+        "ece",
+        "temperature",
+        "thermostat",
+    )
     SHARES = (0.25, 0.5, 0.75)
 
     def __init__(self, recipe: "Recipe", labels: np.ndarray, epoch_length: int) -> None:

@@ -44,14 +44,21 @@ class Config(curves.Training):
             self.name(scheme, depth): self.recipe(
                 f"mSGNHT-{scheme}", (self.width,) * depth, self.step_size, activation="sigmoid"
             )
-            for depth in self.depths for scheme in "SE"
-        }  # fmt: skip
+            for depth in self.depths
+            for scheme in "SE"
+        }
 
 
 SMOKE = Config(
-    depths=(1,), width=30, step_size=4e-3, num_epochs=3, halve_every=2, num_seeds=1, num_train=5000,
+    depths=(1,),
+    width=30,
+    step_size=4e-3,
+    num_epochs=3,
+    halve_every=2,
+    num_seeds=1,
+    num_train=5000,
     num_test=2000,
-)  # fmt: skip
+)
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:

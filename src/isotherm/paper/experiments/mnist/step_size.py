@@ -37,14 +37,21 @@ class Config(curves.Training):
         """List what runs."""
         return {
             f"{sampler}, h = {h:g}": self.recipe(sampler, self.hidden, h)
-            for h in self.step_sizes for sampler in self.samplers
-        }  # fmt: skip
+            for h in self.step_sizes
+            for sampler in self.samplers
+        }
 
 
 SMOKE = Config(
-    step_sizes=(2e-3,), samplers=("mSGNHT-S", "mSGNHT-E"), hidden=(30,), num_epochs=3, halve_every=2,
-    num_seeds=1, num_train=5000, num_test=2000,
-)  # fmt: skip
+    step_sizes=(2e-3,),
+    samplers=("mSGNHT-S", "mSGNHT-E"),
+    hidden=(30,),
+    num_epochs=3,
+    halve_every=2,
+    num_seeds=1,
+    num_train=5000,
+    num_test=2000,
+)
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:

@@ -29,8 +29,11 @@ from isotherm.paper.report.reliability import reliability_diagram
 from isotherm.types import Key
 
 PAPER = {
-    "mSGNHT-S, paper's setting": 98.25, "mSGNHT-E, paper's setting": 98.20, "BBB, scale mixture": 98.18, "SGD": 98.17,
-}  # fmt: skip
+    "mSGNHT-S, paper's setting": 98.25,
+    "mSGNHT-E, paper's setting": 98.20,
+    "BBB, scale mixture": 98.18,
+    "SGD": 98.17,
+}
 SCORES = {
     "accuracy (%)": "accuracy",
     "NLL": "nll",
@@ -86,9 +89,11 @@ class Config(curves.Training):
     def chosen(self) -> Recipe:
         """Give the setting that the factors speak for."""
         return self.base().varied(
-            step_size=self.chosen_step_size, diffusion=self.chosen_diffusion, prior_sd=self.chosen_prior_sd,
+            step_size=self.chosen_step_size,
+            diffusion=self.chosen_diffusion,
+            prior_sd=self.chosen_prior_sd,
             burn_in=0.25,
-        )  # fmt: skip
+        )
 
     def samplers(self) -> dict[str, Recipe]:
         """List the chains of the table."""
@@ -117,10 +122,22 @@ class Config(curves.Training):
 
 
 SMOKE = Config(
-    hidden=(20,), step_size=2e-3, chosen_step_size=2e-3, diffusion=20.0, chosen_diffusion=20.0, num_epochs=4,
-    halve_every=2, num_seeds=1, temperatures=(), longer_steps=(), changed=(), rivals=("SGD", "BBB, scale mixture"), num_train=2000, num_held_in=1000,
+    hidden=(20,),
+    step_size=2e-3,
+    chosen_step_size=2e-3,
+    diffusion=20.0,
+    chosen_diffusion=20.0,
+    num_epochs=4,
+    halve_every=2,
+    num_seeds=1,
+    temperatures=(),
+    longer_steps=(),
+    changed=(),
+    rivals=("SGD", "BBB, scale mixture"),
+    num_train=2000,
+    num_held_in=1000,
     num_test=1000,
-)  # fmt: skip
+)
 
 
 def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
@@ -321,7 +338,9 @@ def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
         panel.set_xlabel(label)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
-    figure.set_label("Test accuracy and negative log likelihood of every method, a dot per seed; red bars are the paper's values.")  # fmt: skip
+    figure.set_label(
+        "Test accuracy and negative log likelihood of every method, a dot per seed; red bars are the paper's values."
+    )
     return figure
 
 
@@ -340,7 +359,9 @@ def _factors(config: Config, result: dict[str, np.ndarray]) -> Figure:
         panel.set_xlabel(label)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
-    figure.set_label("One thing changed at a time around the paper's setting (dotted): predictions averaged over draws, on held-out images.")  # fmt: skip
+    figure.set_label(
+        "One thing changed at a time around the paper's setting (dotted): predictions averaged over draws, on held-out images."
+    )
     return figure
 
 
