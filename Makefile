@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint peers bench soak docs clean
+.PHONY: setup demo test test-all test-slow lint peers bench soak docs clean
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
@@ -18,8 +18,17 @@ demo: setup
 	$(BIN)/isotherm run order --out runs/demo
 	$(BIN)/isotherm report runs/demo
 
+# What a contributor runs: at most ten minutes on two cores. `make test-all` adds the tests marked `slow`.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
+
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
+	$(PYTEST) -m "not slow"
+
+test-slow: setup
+	$(PYTEST) -m slow
+
+test-all: setup
+	$(PYTEST)
 
 lint: setup
 	$(BIN)/ruff format --check .
