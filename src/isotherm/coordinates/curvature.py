@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
 from isotherm import random
 from isotherm.coordinates.linear import Coordinates, Diagonal, diagonal
+from isotherm.coordinates.newton import newton_ascent, solve_positive
+from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.types import ArrayTree, Batch, Key
@@ -85,32 +86,39 @@ class WholeData:
 
 
 def newton(
-    whole: WholeData,
-    matrix: Callable[[ArrayTree], np.ndarray],
-    position: ArrayTree,
-    num_steps: int = 20,
+    whole: WholeData, matrix: Callable[[ArrayTree], np.ndarray], position: ArrayTree
 ) -> ArrayTree:
-    """Polish a mode: Newton (or natural-gradient) steps while they pay.
+    """Return a mode near `position`, found by Newton (or natural-gradient) steps.
 
-    A step is shortened until the log density grows, and the last one gains less than a thousandth.
+    Iteration stops after 20 steps, or when a step gains less than a thousandth in log density.
+
+    Parameters
+    ----------
+    whole
+        The log posterior over all data.
+    matrix
+        The curvature: `whole.hessian` or `whole.fisher`.
+    position
+        The first position.
     """
-    value = whole.log_density(position)
-    for _ in range(num_steps):
-        flat, unravel = ravel_pytree(position)
-        values, vectors = np.linalg.eigh(matrix(position))
-        values = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
-        step = vectors @ ((vectors.T @ whole.gradient(position)) / values)
-        for shrink in (1.0, 0.5, 0.25, 0.1, 0.01):
-            trial = unravel(jnp.asarray(np.asarray(flat, np.float64) + shrink * step, flat.dtype))
-            trial_value = whole.log_density(trial)
-            if trial_value > value:
-                break
-        else:
-            return position
-        gain, position, value = trial_value - value, trial, trial_value
-        if gain < 1e-3:
-            return position
-    return position
+    flat, unravel = ravel_pytree(position)
+
+    def as_tree(vector: np.ndarray) -> ArrayTree:
+        return unravel(jnp.asarray(vector, flat.dtype))
+
+    mode = newton_ascent(
+        lambda x: whole.log_density(as_tree(x)),
+        lambda x: whole.gradient(as_tree(x)),
+        lambda x: matrix(as_tree(x)),
+        np.asarray(flat, np.float64),
+        solve=solve_positive,
+        factors=(1.0, 0.5, 0.25, 0.1, 0.01),
+        max_steps=20,
+        min_gain=1e-3,
+        accept_equal=False,
+        dtype=flat.dtype,
+    )
+    return as_tree(mode)
 
 
 def diagonal_coordinates(whole: WholeData, position: ArrayTree, curvature: str) -> Diagonal:
@@ -122,12 +130,10 @@ def diagonal_coordinates(whole: WholeData, position: ArrayTree, curvature: str) 
 
 
 def stiffness_in(key: Key, whole: WholeData, position: ArrayTree, space: Coordinates) -> float:
-    """Find the largest curvature in some coordinates by power iteration."""
-    direction = random.gaussian(key, space.momentum_like(position))
-    size = 1.0
-    for _ in range(30):
-        norm = optax.tree.norm(direction)
-        direction = jax.tree.map(lambda v, n=norm: v / n, direction)
-        direction = space.pull(whole.hessian_times(position, space.push(direction)))
-        size = float(optax.tree.norm(direction))
-    return size
+    """Return the largest curvature of minus the log density in the given coordinates."""
+
+    def times(direction: ArrayTree) -> ArrayTree:
+        return space.pull(whole.hessian_times(position, space.push(direction)))
+
+    start = random.gaussian(key, space.momentum_like(position))
+    return float(largest_eigenvalue(times, start, 30, compiled=False))
