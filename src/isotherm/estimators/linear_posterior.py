@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm.batches.importance import COLUMNS, UrnBatches, padded
+from isotherm.coordinates.natural import LARGEST_STEP
 from isotherm.estimators.design_svd import Axes
-from isotherm.loop.warm_start import LARGEST_STEP
 
 SMALLEST_NOISE = 1e-7
 """In units of the target: a better fit than this is a perfect fit."""

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from isotherm.batches.importance import UrnBatches
+from isotherm.coordinates.natural import LARGEST_STEP
 from isotherm.estimators.design_svd import Axes, times
 from isotherm.estimators.logistic_surrogate import Lines, draw_lines, gradient, on_device
 from isotherm.estimators.logistic_tuning import choose_batches, choose_step
 from isotherm.estimators.sampling import run_chains
-from isotherm.loop.warm_start import LARGEST_STEP
 from isotherm.references.hmc import logistic_hill
 
 PILOTS, PILOT_DRAWS = 2, 25

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm.batches.importance import UrnBatches
+from isotherm.coordinates.natural import LARGEST_STEP
+from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.diagnostics.noise import gradient_noise
 from isotherm.estimators.logistic_surrogate import SMALL, gradient, remainder
-from isotherm.loop.warm_start import LARGEST_STEP
 from isotherm.types import Key
 
 STIFFEST = 0.5
@@ -72,11 +73,10 @@ def _stiffness(whole: UrnBatches, place: jax.Array) -> jax.Array:
     def uphill(position: jax.Array) -> jax.Array:
         return gradient(position, (whole.rows, whole.shared))
 
-    def bend(_: int, direction: jax.Array) -> jax.Array:
-        unit = direction / jnp.linalg.norm(direction)
-        return -jax.jvp(uphill, (place,), (unit,))[1]
+    def times(direction: jax.Array) -> jax.Array:
+        return -jax.jvp(uphill, (place,), (direction,))[1]
 
-    return jnp.linalg.norm(jax.lax.fori_loop(0, 20, bend, jnp.ones_like(place)))
+    return largest_eigenvalue(times, jnp.ones_like(place), 20)
 
 
 @jax.jit

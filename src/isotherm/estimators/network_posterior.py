@@ -24,7 +24,9 @@ import numpy as np
 
 from isotherm import random
 from isotherm.batches.in_memory import full_batch, independent_batches
-from isotherm.estimators.sampling import DIFFUSION, THERMOSTAT_MASS, Draws
+from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
+from isotherm.coordinates.power_iteration import largest_eigenvalue
+from isotherm.estimators.sampling import Draws
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.loop import run_chain
 from isotherm.models.networks import ACTIVATIONS, categorical_log_likelihood
@@ -157,9 +159,8 @@ def _walk(
     (position,), _ = run_chain(key, sampler, position, batches, num_draws=1, thin=STEPS_PER_ROUND)
     batch = batches.batch(random.fold(key, 3), jnp.zeros((), jnp.int32))
 
-    def times(_: int, vector: jax.Array) -> jax.Array:
-        unit = vector / jnp.linalg.norm(vector)
-        return jax.jvp(lambda x: gradient(x, batch), (position,), (unit,))[1]
+    def times(direction: jax.Array) -> jax.Array:
+        return jax.jvp(lambda x: gradient(x, batch), (position,), (direction,))[1]
 
     start = random.gaussian(random.fold(key, 4), position)
-    return position, jnp.linalg.norm(jax.lax.fori_loop(0, 20, times, start))
+    return position, largest_eigenvalue(times, start, 20)

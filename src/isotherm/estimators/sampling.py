@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 from isotherm.loop import sample
 from isotherm.loop.run import Run
 from isotherm.samplers.msgnht import msgnht
 from isotherm.types import BatchPolicy, GradFn, Key, Sampler
 
-DIFFUSION, THERMOSTAT_MASS = 1.0, 10.0
 THINNING_TIME, BURN_IN_TIME = 2.0, 50.0
 LONGEST = 2**31 - 1
 """Steps; as good as no bound."""

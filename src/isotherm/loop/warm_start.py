@@ -40,6 +40,7 @@ from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
 from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
+from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
@@ -47,8 +48,6 @@ from isotherm.samplers.msgnht import msgnht
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, GradFn, Key
 
-LARGEST_STEP = 0.1
-"""Dimensionless step at which the splitting error is still below a percent."""
 KRONECKER_FLOOR = 0.04
 """Smallest curvature that a Kronecker basis believes in, as a fraction of a layer's largest."""
 
@@ -213,11 +212,11 @@ def warm_start(
         position=mode,
         coordinates=space,
         step_size=step_size,
-        diffusion=1.0 / unit,
-        thermostat_mass=10.0 * unit**2,
+        diffusion=DIFFUSION / unit,
+        thermostat_mass=THERMOSTAT_MASS * unit**2,
         stiffness=stiffness,
         noise_variance=noise,
-        initial_thermostat=1.0 / unit + step_size * float(np.median(variance)) / 2,
+        initial_thermostat=DIFFUSION / unit + step_size * float(np.median(variance)) / 2,
         grad_fn=gradient,
     )
 
@@ -243,7 +242,9 @@ def _settled(
     def walk(
         position: ArrayTree, space: Kronecker, h: jax.Array, key: Key, batches: InMemoryBatches
     ) -> ArrayTree:
-        sampler = msgnht(grad_fn, h, 1.0, thermostat_mass=10.0, coordinates=space)
+        sampler = msgnht(
+            grad_fn, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, coordinates=space
+        )
 
         def step(t: jax.Array, state: Any) -> Any:
             batch = batches.batch(random.fold(key, 1), t)
@@ -269,7 +270,7 @@ def _settled(
                 "Lower `noise_ratio`, or give a mode that is fitted better."
             )
         space, noise, h = measure(key_i, position)
-    return WarmStart(position, space, h, 1.0, 10.0, 1.0, noise, grad_fn=grad_fn)
+    return WarmStart(position, space, h, DIFFUSION, THERMOSTAT_MASS, 1.0, noise, grad_fn=grad_fn)
 
 
 def _check_target(grad_fn: object, batches: object) -> None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm import random
+from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.paper.baselines.gaussian import (
     GaussianApproximation,
@@ -66,12 +67,11 @@ def natural_scale(
     if per_coordinate:
         unit = jax.lax.fori_loop(0, 8, equilibrate, unit)
 
-    def power(_: jax.Array, v: jax.Array) -> jax.Array:
-        v = v / jnp.linalg.norm(v)
+    def mean_times(v: jax.Array) -> jax.Array:
         return unit * jnp.mean(jax.lax.map(lambda t: times(unit * v, t), each), axis=0)
 
-    direction = random.gaussian(random.fold(key, 2 * num_batches), unit)
-    largest = jnp.linalg.norm(jax.lax.fori_loop(0, 15, power, direction))
+    start = random.gaussian(random.fold(key, 2 * num_batches), unit)
+    largest = largest_eigenvalue(mean_times, start, 15)
     return unit * jnp.where(largest > 0, largest, 1) ** -0.5
 
 
