@@ -1,1 +1,1 @@
-"""Readers, and a registry of files with their checksums: NumPy, no JAX."""
+"""Dataset readers, and a registry of dataset files with checksums. NumPy and SciPy, no JAX."""

@@ -1,10 +1,9 @@
-"""Bags of words in files: LDA-C, SciPy's npz, Matrix Market, and vocabularies.
+"""Readers of bags of words (LDA-C, SciPy's npz, Matrix Market) and of vocabularies.
 
-Every reader gives counts in one form (`isotherm.data.word_counts`), documents by words, or a `ValueError` that
-says in which file and on which line or in which document the trouble is.
+Every reader returns counts, documents by words, in one form (`isotherm.data.word_counts`), or
+raises a `ValueError` that names the file and the line or document at fault.
 """
 
-import gzip
 import re
 import struct
 import zipfile
@@ -18,16 +17,16 @@ from scipy import sparse
 
 from isotherm.data import npz
 from isotherm.data.matrix_market import read_matrix
-from isotherm.data.registry import PathLike
-from isotherm.data.truncation import Unchanged, brief, check_end
+from isotherm.data.registry import PathLike, open_bytes
+from isotherm.data.truncation import SizeCheck, check_final_newline, shorten
 from isotherm.data.word_counts import LARGEST, CountError, Counts, check_counts, check_rows
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
 DAMAGE = (EOFError, OSError, zlib.error, zipfile.BadZipFile, struct.error, NotImplementedError)
-"""What comes of files that are cut short or damaged."""
+"""Exceptions raised while reading damaged or truncated files."""
 _ARRAYS = "format shape _is_array data indices indptr row col coords offsets".split()
-_MISFITS = (
+_SCIPY_ERRORS = (
     ValueError,
     TypeError,
     LookupError,
@@ -35,70 +34,73 @@ _MISFITS = (
     AttributeError,
     NotImplementedError,
 )
-"""What SciPy raises for arrays that do not fit together."""
-_EMPTIEST = 100
-"""Documents per count, beyond a million, that a file may say it has."""
-
-
-def open_bytes(path: PathLike) -> IO[bytes]:
-    """Open a file, unpacked if its name ends in `.gz`."""
-    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+"""Exceptions that SciPy raises for inconsistent arrays."""
+_MAX_DOCUMENTS_PER_COUNT = 100
+"""A file may declare a million documents, and this many more per count that it has."""
 
 
 def read_vocabulary(path: PathLike) -> tuple[str, ...]:
-    """Read words, one per line: line n is word n - 1."""
+    """Read a vocabulary, one word per line: line n is word n - 1."""
     with open_bytes(path) as stream:
         try:
             words = stream.read().decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise ValueError(f"`{path}` is not text in UTF-8: {error}") from error
+            raise ValueError(f"`{path}` is not UTF-8 text: {error}") from error
         except DAMAGE as error:
-            raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
+            raise ValueError(f"`{path}` is damaged or truncated: {error}") from error
     words = [word.strip() for word in words]
     if not words:
-        raise ValueError(f"`{path}` is an empty vocabulary.")
-    seen: dict[str, int] = {}
+        raise ValueError(f"`{path}` is empty: a vocabulary needs at least one word.")
+    first_line: dict[str, int] = {}
     for number, word in enumerate(words, 1):
         if not word:
-            raise ValueError(f"`{path}`, line {number}: a word is missing.")
-        if word in seen:
-            shown = brief(repr(word))
-            raise ValueError(f"`{path}`, line {number}: {shown} is on line {seen[word]} already.")
-        seen[word] = number
+            raise ValueError(f"`{path}`, line {number}: the line is blank; it must be a word.")
+        if word in first_line:
+            raise ValueError(
+                f"`{path}`, line {number}: duplicate word {shorten(repr(word))}, "
+                f"first on line {first_line[word]}."
+            )
+        first_line[word] = number
     return tuple(words)
 
 
 def parse_ldac(line: bytes) -> list[int]:
-    """Take one line of LDA-C apart: the words, then the counts; a `ValueError` says what is wrong."""
+    """Parse one line of LDA-C: return its words, followed by their counts.
+
+    Raises
+    ------
+    ValueError
+        The message says what is wrong with the line.
+    """
     if not _LINE.fullmatch(line):
-        raise ValueError(_trouble(line))
+        raise ValueError(_describe_bad_line(line))
     numbers = list(map(int, line.replace(b":", b" ").split()))
     if max(numbers) > LARGEST:
         raise ValueError(f"{max(numbers)} is too large")
-    promised, found = numbers[0], len(numbers) // 2
-    if promised != found:
-        short = ": cut short?" if found < promised else ""
-        raise ValueError(f"it says {promised} words, but has {found}{short}")
+    declared, actual = numbers[0], len(numbers) // 2
+    if declared != actual:
+        hint = ", so it may be truncated" if actual < declared else ""
+        raise ValueError(f"it declares {declared} words but has {actual}{hint}")
     return numbers[1::2] + numbers[2::2]
 
 
-def _trouble(line: bytes) -> str:
-    """Say why a line is not LDA-C."""
+def _describe_bad_line(line: bytes) -> str:
+    """Return why a line is not LDA-C."""
     fields = line.split()
     if not fields:
         return "it is blank (an empty document is `0`)"
     if not fields[0].isdigit():
-        return f"it must begin with a number of words, got `{_text(fields[0])}`"
+        return f"it must begin with the number of words, got `{_decode(fields[0])}`"
     field = next(field for field in fields[1:] if not _FIELD.fullmatch(field))
-    return f"`{_text(field)}` is not `word:count` in whole numbers that are not negative"
+    return f"`{_decode(field)}` is not `word:count` with two non-negative integers"
 
 
-def _text(field: bytes) -> str:
+def _decode(field: bytes) -> str:
     return field[:40].decode("utf-8", "replace")
 
 
 def assemble(lines: list[list[int]], num_words: int) -> Counts:
-    """Make counts of parsed lines."""
+    """Build counts from parsed lines."""
     sizes = np.array([len(line) // 2 for line in lines], np.int64)
     indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     words = [word for line in lines for word in line[: len(line) // 2]]
@@ -106,28 +108,56 @@ def assemble(lines: list[list[int]], num_words: int) -> Counts:
     return check_rows(indptr, np.array(words, np.int64), np.array(counts, np.int64), num_words)
 
 
-def ldac_lines(path: PathLike, stream: IO[bytes], num_words: int | None) -> Iterator[list[int]]:
-    """Parse a stream of LDA-C line by line; an error names the line."""
-    number, lines, unchanged = 0, iter(stream), Unchanged(path)
+def ldac_lines(
+    stream: IO[bytes], size: SizeCheck, num_words: int | None, first_line: int = 1
+) -> Iterator[list[int]]:
+    """Parse a stream of LDA-C line by line.
+
+    Parameters
+    ----------
+    stream
+        At the beginning of line `first_line`.
+    size
+        Path and size of the file that `stream` reads.
+    num_words
+        Size of the vocabulary, if it is known.
+    first_line
+        Number of the first line, for error messages.
+    """
+    number, path = first_line, size.path
     while True:
-        number += 1
         try:
-            line = next(lines, None)
-            if line is None:
-                unchanged.check()
+            line = stream.readline()
+            if not line:
+                size.check()
                 return
             parsed = parse_ldac(line)
-            check_end(line)
-            outside = max(parsed[: len(parsed) // 2], default=-1)
-            if num_words is not None and outside >= num_words:
-                raise ValueError(f"word {outside}, but the vocabulary has {num_words} words")
+            check_final_newline(line)
+            _check_document(parsed, num_words)
         except DAMAGE as error:
             raise ValueError(
-                f"`{path}` is damaged or cut short at line {number}: {error}"
+                f"`{path}` is damaged or truncated at line {number}: {error}"
             ) from error
         except ValueError as error:
-            raise ValueError(f"`{path}`, line {number}: {brief(error)}.") from error
+            raise ValueError(f"`{path}`, line {number}: {shorten(error)}.") from error
         yield parsed
+        number += 1
+
+
+def _check_document(parsed: list[int], num_words: int | None) -> None:
+    """Check the words of a parsed line, and the total count of words that occur repeatedly."""
+    words, counts = parsed[: len(parsed) // 2], parsed[len(parsed) // 2 :]
+    largest = max(words, default=-1)
+    if num_words is not None and largest >= num_words:
+        raise ValueError(
+            f"word {largest} is outside the vocabulary of {num_words} words (0 to {num_words - 1})"
+        )
+    if sum(counts) > LARGEST:
+        totals: dict[int, int] = {}
+        for word, count in zip(words, counts, strict=True):
+            totals[word] = totals.get(word, 0) + count
+        if max(totals.values()) > LARGEST:
+            raise ValueError(f"the counts of one word add up to {max(totals.values())}, too large")
 
 
 def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:
@@ -141,7 +171,7 @@ def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:
         Size of the vocabulary; by default one more than the largest word.
     """
     with open_bytes(path) as stream:
-        lines = list(ldac_lines(path, stream, num_words))
+        lines = list(ldac_lines(stream, SizeCheck(path), num_words))
     if not lines:
         raise ValueError(f"`{path}` is empty.")
     if num_words is None:
@@ -149,57 +179,56 @@ def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:
     try:
         return assemble(lines, num_words)
     except CountError as error:
-        raise CountError(f"`{path}`, line {error.row + 1}: {error}", error.row) from error
+        raise CountError(f"`{path}`: {error}", error.row) from error
 
 
 def read_npz(path: PathLike) -> Counts:
-    """Read what `scipy.sparse.save_npz` has written; other arrays in the file are left alone."""
+    """Read a matrix written by `scipy.sparse.save_npz`; other arrays in the file are ignored."""
     try:
-        with open(path, "rb") as stream:  # NumPy leaves a damaged file open
+        with open(path, "rb") as stream:  # NumPy does not close a damaged file
             with zipfile.ZipFile(stream) as archive:
-                found = npz.look(archive, _ARRAYS)
-            check_whole(found)
+                check_integer_arrays(npz.read_headers(archive, _ARRAYS))
             stream.seek(0)
-            x = _whole(sparse.load_npz(stream))
+            x = _check_matrix(sparse.load_npz(stream))
     except FileNotFoundError:
         raise
-    except (*DAMAGE, *_MISFITS) as error:
+    except (*DAMAGE, *_SCIPY_ERRORS) as error:
         raise ValueError(
-            f"`{path}` is not a sparse npz, or is cut short: {brief(error)}"
+            f"`{path}` is not a sparse npz, or is truncated: {shorten(error)}"
         ) from error
     return check_counts(x, what=f"`{path}`")
 
 
-def check_whole(arrays: dict[str, npz.Header]) -> None:
-    """Refuse arrays of numbers where places must be whole: SciPy would round them."""
+def check_integer_arrays(headers: dict[str, npz.Header]) -> None:
+    """Raise `ValueError` if an array of indices has another type; SciPy would round it."""
     for name in ("shape", "indices", "indptr", "row", "col", "coords", "offsets"):
-        if name in arrays and arrays[name].dtype.kind not in "iu":
-            raise ValueError(f"array {name} must be of whole numbers, it is {arrays[name].dtype}")
+        if name in headers and headers[name].dtype.kind not in "iu":
+            raise ValueError(f"array {name} must have integers, got {headers[name].dtype}")
 
 
-def _whole(x: Any) -> Any:
-    """Check what SciPy, which goes on to put the rows in order, takes for granted."""
+def _check_matrix(x: Any) -> Any:
+    """Check what SciPy assumes when it converts to rows, and return the matrix."""
     if x.format in ("csc", "bsr"):
         x.check_format(full_check=True)
-    if x.shape[0] > 10**6 + _EMPTIEST * x.nnz:
-        raise ValueError(f"it says {x.shape[0]} documents, but has {x.nnz} counts")
+    if x.shape[0] > 10**6 + _MAX_DOCUMENTS_PER_COUNT * x.nnz:
+        raise ValueError(f"it declares {x.shape[0]} documents but has {x.nnz} counts")
     return x
 
 
 def read_matrix_market(path: PathLike) -> Counts:
     """Read a Matrix Market file (`.mtx`, `.mm`, or either with `.gz`), documents by words.
 
-    gensim's `MmCorpus.serialize` writes it so.
+    This is the layout that gensim's `MmCorpus.serialize` writes.
     """
     try:
         with open_bytes(path) as stream:
             x = read_matrix(stream)
-        x = _whole(x) if sparse.issparse(x) else x
+        x = _check_matrix(x) if sparse.issparse(x) else x
     except FileNotFoundError:
         raise
     except (*DAMAGE, ValueError) as error:
         raise ValueError(
-            f"`{path}` is not Matrix Market, or is cut short: {brief(error)}."
+            f"`{path}` is not Matrix Market, or is truncated: {shorten(error)}."
         ) from error
     return check_counts(x, what=f"`{path}`")
 
@@ -214,7 +243,7 @@ READERS = {
 
 
 def kind(path: PathLike) -> str:
-    """Tell a file's format by its name."""
+    """Return the format of a file as a key of `READERS`, by the end of its name."""
     suffix = Path(str(path).removesuffix(".gz")).suffix
     if suffix not in READERS:
         raise ValueError(f"`{path}` must end in one of {', '.join(READERS)} (or .gz).")

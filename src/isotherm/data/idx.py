@@ -1,17 +1,15 @@
-"""Arrays in the IDX format of MNIST: two zero bytes, a type, a rank, the sizes, the numbers."""
+"""Reader of the IDX format of MNIST: two zero bytes, type, rank, sizes, then the numbers."""
 
-import gzip
 import math
 import struct
-import zlib
-from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from isotherm.data.registry import PathLike, locate
+from isotherm.data.registry import GZIP_ERRORS, PathLike, locate, open_bytes
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+"""NumPy type of each type code."""
 
 
 class Images(NamedTuple):
@@ -22,7 +20,7 @@ class Images(NamedTuple):
 
 
 class TrainTestImages(NamedTuple):
-    """Images to learn from, and images to be judged by."""
+    """Training images and test images."""
 
     train: Images
     test: Images
@@ -34,56 +32,53 @@ def read_idx(path: PathLike) -> np.ndarray:
     Parameters
     ----------
     path
-        The file; packed if its name ends in `.gz`.
+        The file; it is decompressed if its name ends in `.gz`.
 
     Returns
     -------
-    The array, in the machine's byte order.
+    The array, in native byte order.
 
     Raises
     ------
     ValueError
-        The file is not IDX, or is not as long as its header says.
+        The file is not IDX, or its size does not match its header.
     """
-    path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        with open_bytes(path) as stream:
             head = stream.read(4)
             if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in DTYPES or head[3] == 0:
                 raise ValueError(f"`{path}` is not an IDX file: it begins with {head!r}.")
             rank = head[3]
             sizes = stream.read(4 * rank)
             if len(sizes) < 4 * rank:
-                raise ValueError(f"`{path}` is cut short in its header.")
+                raise ValueError(f"`{path}` is truncated in its header.")
             shape = struct.unpack(f">{rank}I", sizes)
             dtype = np.dtype(DTYPES[head[2]])
-            wanted = math.prod(shape) * dtype.itemsize
-            content = _read(stream, wanted)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
-    if len(content) != wanted:
-        more = "more" if len(content) > wanted else f"only {len(content)}"
-        raise ValueError(
-            f"`{path}` must hold {wanted} bytes for its shape {shape}, it holds {more}."
-        )
+            size = math.prod(shape) * dtype.itemsize
+            content = _read(stream, size)
+    except GZIP_ERRORS as error:
+        raise ValueError(f"`{path}` is damaged or truncated: {error}") from error
+    if len(content) != size:
+        actual = "more" if len(content) > size else f"only {len(content)}"
+        raise ValueError(f"`{path}` must have {size} bytes for shape {shape}, it has {actual}.")
     try:
         array = np.frombuffer(content, dtype).reshape(shape)
     except ValueError as error:
-        raise ValueError(f"`{path}` has a shape that no array has, {shape}.") from error
+        raise ValueError(f"`{path}` has an impossible shape, {shape}.") from error
     return array.astype(dtype.newbyteorder("="))
 
 
-def _read(stream: gzip.GzipFile | object, wanted: int) -> bytes:
-    """Read what the header promises and at most one byte more; a lying header allocates nothing."""
-    pieces, left = [], wanted + 1
-    while left and (piece := stream.read(min(left, 2**24))):  # pyright: ignore[reportAttributeAccessIssue]
+def _read(stream: IO[bytes], size: int) -> bytes:
+    """Read up to `size + 1` bytes, in pieces: a wrong size in the header allocates no memory."""
+    pieces, left = [], size + 1
+    while left and (piece := stream.read(min(left, 2**24))):
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
 
 
 def load_mnist(data_dir: PathLike | None = None) -> TrainTestImages:
-    """Load MNIST: 60 000 handwritten digits to train, 10 000 to test, 28 x 28 pixels each.
+    """Load MNIST: 60 000 training and 10 000 test images of handwritten digits, 28 x 28 pixels.
 
     Parameters
     ----------
@@ -101,7 +96,7 @@ def load_mnist(data_dir: PathLike | None = None) -> TrainTestImages:
         y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
             raise ValueError(
-                f"`mnist` has images of shape {x.shape} for labels of shape {y.shape}."
+                f"`mnist`: images of shape {x.shape} do not match labels of shape {y.shape}."
             )
         splits.append(Images(x.reshape(len(x), -1).astype(np.float32) / 255, y.astype(np.int32)))
     return TrainTestImages(*splits)

@@ -1,15 +1,13 @@
-"""Sparse rows in LIBSVM's text format: `label index:value index:value ...`, indices from 1."""
+"""Reader of LIBSVM's text format: `label index:value index:value ...`, indices from 1."""
 
-import gzip
 import os
-import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.registry import PathLike, locate
-from isotherm.data.truncation import Unchanged, brief, check_end
+from isotherm.data.registry import GZIP_ERRORS, PathLike, locate
+from isotherm.data.truncation import SizeCheck, check_final_newline, shorten
 
 
 class Split(NamedTuple):
@@ -20,7 +18,7 @@ class Split(NamedTuple):
 
 
 class TrainTest(NamedTuple):
-    """Data to learn from, and data to be judged by."""
+    """Training data and test data."""
 
     train: Split
     test: Split
@@ -34,36 +32,36 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
     path
         The file.
     num_features
-        Number of columns. It is not guessed: a test file need not reach the last one.
+        Number of columns. It cannot be inferred: a test file may not use the last columns.
 
     Returns
     -------
-    The rows as CSR of float32, and the labels as they stand in the file, in float64.
+    The rows as a CSR array of float32, and the labels of the file as float64.
 
     Raises
     ------
     ValueError
-        The file is empty, cut short or not in this format, or has more columns.
+        The file is empty, truncated, not in this format, or has more columns.
     """
-    from sklearn.datasets import load_svmlight_file  # Here, because it takes a second.
+    from sklearn.datasets import load_svmlight_file  # imported here: it takes a second
 
     if num_features < 1:
         raise ValueError(f"`num_features` must be at least 1, got {num_features}.")
     options: dict[str, Any] = {"dtype": np.float32, "zero_based": False}
-    unchanged = Unchanged(path)
+    size = SizeCheck(path)
     try:
         x, y, *_ = load_svmlight_file(os.fspath(path), **options)
-        unchanged.check()
+        size.check()
         _check_end(path)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"`{path}` is damaged or cut short: {error}") from error
+    except GZIP_ERRORS as error:
+        raise ValueError(f"`{path}` is damaged or truncated: {error}") from error
     except ValueError as error:
-        raise ValueError(f"`{path}` is not a LIBSVM file: {brief(error)}") from error
+        raise ValueError(f"`{path}` is not a LIBSVM file: {shorten(error)}") from error
     rows, columns = x.shape
     if rows == 0:
         raise ValueError(f"`{path}` is empty.")
     if columns > num_features:
-        raise ValueError(f"`{path}` has a column {columns}, but `num_features` is {num_features}.")
+        raise ValueError(f"`{path}` has {columns} columns, but `num_features` is {num_features}.")
     if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
         raise ValueError(f"`{path}` has values or labels that are not finite.")
     return Split(
@@ -73,19 +71,19 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
 
 
 def _check_end(path: PathLike) -> None:
-    """Refuse text whose last line may have lost its last digit; what is packed has a checksum."""
+    """Check that uncompressed text ends with a line break; compressed files have a checksum."""
     with open(path, "rb") as stream:
-        packed = str(path).endswith((".gz", ".bz2"))
-        if not packed and stream.seek(0, os.SEEK_END):
+        compressed = str(path).endswith((".gz", ".bz2"))
+        if not compressed and stream.seek(0, os.SEEK_END):
             stream.seek(-1, os.SEEK_END)
-            check_end(stream.read(1))
+            check_final_newline(stream.read(1))
 
 
 def load_a9a(data_dir: PathLike | None = None) -> TrainTest:
-    """Load a9a: who of the 1994 census earns more than 50 000 dollars a year.
+    """Load a9a: which persons of the 1994 census earn more than 50 000 dollars a year.
 
-    32 561 rows to train, 16 281 to test, 123 binary columns with 11 to 14 ones per row; labels are
-    0 and 1 (a quarter), in int32.
+    32 561 training rows, 16 281 test rows, 123 binary columns with 11 to 14 ones per row; labels
+    are 0 and 1 (a quarter of the rows), int32.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
-"""Matrix Market: a line that says what it is, one with the sizes, then `row column value` per entry, counted from 1.
+"""Reader of Matrix Market files: a header, the sizes, then `row column value` lines, from 1.
 
-SciPy's reader is not used: a file that ends in a blank makes it crash (1.17), and a header that lies makes it reserve memory.
+SciPy's reader is not used: a file that ends in a blank crashes it (SciPy 1.17), and it allocates
+whatever sizes the header declares.
 """
 
 import re
@@ -10,38 +11,45 @@ from typing import IO, Any
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.truncation import check_end
+from isotherm.data.truncation import check_final_newline
 
 _HEAD = re.compile(
     rb"%%MatrixMarket\s+matrix\s+(coordinate|array)\s+(integer|unsigned-integer|real|double|pattern)"
     rb"\s+(general|symmetric)\s*",
     re.IGNORECASE,
 )
-_WHOLE = rb"[ \t]*+\d{1,18}+"
+_INTEGER = rb"[ \t]*+\d{1,18}+"
 _VALUE = rb"[ \t]*+[+-]?\d{1,40}+(?:\.\d{0,40}+)?(?:[eE][+-]?\d{1,3}+)?"
 _BLOCK = 1 << 20
+"""Bytes read at a time."""
 
 
 def read_matrix(stream: IO[bytes]) -> Any:
-    """Read a matrix, sparse or dense; a `ValueError` says what is wrong, and on which line."""
+    """Read a matrix, sparse or dense.
+
+    Raises
+    ------
+    ValueError
+        The message says what is wrong, and on which line.
+    """
     head = _HEAD.fullmatch(stream.readline(1000))
     if head is None:
-        raise ValueError("it does not begin as a matrix of real numbers does")
+        raise ValueError("its first line is not the header of a real or integer matrix")
     layout, field, symmetry = (word.decode().lower() for word in head.groups())
-    at, line = 2, stream.readline()
+    number, line = 2, stream.readline()
     while line.lstrip()[:1] == b"%" or (line and not line.strip()):
-        at, line = at + 1, stream.readline()
+        number, line = number + 1, stream.readline()
     columns = 2 if layout == "array" else 3
-    if not re.fullmatch(rb"(?:%b(?=\s)){%d}\s*" % (_WHOLE, columns), line):
-        raise ValueError(f"line {at}: {columns} sizes must be there")
+    if not re.fullmatch(rb"(?:%b(?=\s)){%d}\s*" % (_INTEGER, columns), line):
+        raise ValueError(f"line {number} must have {columns} sizes")
     sizes = [int(word) for word in line.split()]
     if layout == "array":
         if symmetry == "symmetric" or field == "pattern":
-            raise ValueError("a dense matrix must be general, and have values")
-        values = _numbers(stream, at, [_VALUE], sizes[0] * sizes[1])
+            raise ValueError("a dense matrix must be general and have values")
+        values = _numbers(stream, number, [_VALUE], sizes[0] * sizes[1])
         return values.reshape(sizes[1], sizes[0]).T
-    pattern = [_WHOLE, _WHOLE] + [_VALUE] * (field != "pattern")
-    return _sparse(_numbers(stream, at, pattern, sizes[2]), sizes, symmetry == "symmetric")
+    pattern = [_INTEGER, _INTEGER] + [_VALUE] * (field != "pattern")
+    return _sparse(_numbers(stream, number, pattern, sizes[2]), sizes, symmetry == "symmetric")
 
 
 def _sparse(entries: np.ndarray, sizes: list[int], symmetric: bool) -> Any:
@@ -50,37 +58,39 @@ def _sparse(entries: np.ndarray, sizes: list[int], symmetric: bool) -> Any:
     outside = (row < 0) | (row >= sizes[0]) | (column < 0) | (column >= sizes[1])
     if outside.any():
         i = int(outside.argmax())
-        raise ValueError(f"entry {i + 1} is at row {row[i] + 1}, column {column[i] + 1}, outside")
+        raise ValueError(
+            f"entry {i + 1} is at row {row[i] + 1}, column {column[i] + 1}, outside the matrix"
+        )
     if symmetric:
-        other = row != column
-        row, column = np.append(row, column[other]), np.append(column, row[other])
-        value = np.append(value, value[other])
+        mirrored = row != column
+        row, column = np.append(row, column[mirrored]), np.append(column, row[mirrored])
+        value = np.append(value, value[mirrored])
     return sparse.coo_array((value, (row, column)), shape=(sizes[0], sizes[1]))
 
 
-def _numbers(stream: IO[bytes], at: int, pattern: list[bytes], promised: int) -> np.ndarray:
-    """Read lines of so many numbers each, as rows."""
-    blocks = list(_blocks(stream, at, rb"(?=[ \t])".join(pattern) + rb"[ \t\r]*+\n"))
-    found = np.concatenate([np.empty(0), *blocks]).reshape(-1, len(pattern))
-    if len(found) != promised:
-        short = ": cut short?" if len(found) < promised else ""
-        raise ValueError(f"it says {promised} entries, but has {len(found)}{short}")
-    return found
+def _numbers(stream: IO[bytes], number: int, pattern: list[bytes], declared: int) -> np.ndarray:
+    """Read the lines after line `number` as an array with one row per line."""
+    blocks = list(_blocks(stream, number, rb"(?=[ \t])".join(pattern) + rb"[ \t\r]*+\n"))
+    entries = np.concatenate([np.empty(0), *blocks]).reshape(-1, len(pattern))
+    if len(entries) != declared:
+        hint = ", so it may be truncated" if len(entries) < declared else ""
+        raise ValueError(f"it declares {declared} entries but has {len(entries)}{hint}")
+    return entries
 
 
-def _blocks(stream: IO[bytes], at: int, line: bytes) -> Iterator[np.ndarray]:
-    """Read about a mebibyte of lines at a time; an error names the first that is wrong."""
+def _blocks(stream: IO[bytes], number: int, line: bytes) -> Iterator[np.ndarray]:
+    """Parse about a mebibyte of lines at a time; an error names the first invalid line."""
     one, many = re.compile(line), re.compile(rb"(?:%b)*+" % line)
     while lines := stream.readlines(_BLOCK):
         try:
-            check_end(lines[-1])
+            check_final_newline(lines[-1])
         except ValueError as error:
-            raise ValueError(f"line {at + len(lines)}: {error}") from None
+            raise ValueError(f"line {number + len(lines)}: {error}") from None
         text = b"".join(lines)
         if not many.fullmatch(text):
-            for number, each in enumerate(lines, at + 1):
+            for at, each in enumerate(lines, number + 1):
                 if each.strip() and not one.fullmatch(each):
-                    told = each[:40].decode("utf-8", "replace").strip()
-                    raise ValueError(f"line {number}: `{told}` is not an entry")
+                    shown = each[:40].decode("utf-8", "replace").strip()
+                    raise ValueError(f"line {at}: `{shown}` is not an entry")
         yield np.fromstring(text, np.float64, sep=" ")
-        at += len(lines)
+        number += len(lines)

@@ -1,8 +1,9 @@
-"""Where the data are, and whether they are what they should be.
+"""Find, verify and download the files of the datasets.
 
-`registry.toml` lists every file of every dataset with its checksum and its public sources. A
-dataset called NAME lives in a folder NAME under a *data folder*; `locate` finds it, `verify`
-checks it, `fetch` downloads what is missing.
+`registry.toml` lists every file of every dataset with its checksum and its public sources. The
+files of a dataset NAME are in a folder NAME of a *data folder*: `locate` finds them, `verify`
+checks their checksums, `fetch` downloads what is missing or wrong. `open_bytes` reads them, gzipped
+or not.
 """
 
 import gzip
@@ -15,25 +16,27 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 State = Literal["ok", "missing", "wrong checksum"]
 PathLike = str | os.PathLike[str]
+GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
+"""Exceptions raised while reading a damaged or truncated gzip file."""
 
 
 class File(NamedTuple):
-    """A file; its size and checksum are of the unpacked content, if it is kept gzipped."""
+    """A file of a dataset; `bytes` and `sha256` are those of the uncompressed content."""
 
     name: str
     bytes: int
     sha256: str
     urls: tuple[str, ...] = ()
     sha256_gz: str = ""
-    """Checksum of the download, where a source serves `name + ".gz"`."""
+    """Checksum of the compressed download, where a source serves `name + ".gz"`."""
 
 
 class Dataset(NamedTuple):
-    """Files that belong together."""
+    """A named set of files."""
 
     name: str
     title: str
@@ -42,7 +45,7 @@ class Dataset(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What `verify` found out about a file."""
+    """State of one file, as `verify` returns it."""
 
     file: File
     path: Path | None
@@ -50,16 +53,16 @@ class Checked(NamedTuple):
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A dataset is not in any of the places where it could be."""
+    """Files of a dataset are in none of the data folders, or have no public source."""
 
 
 class ChecksumError(ValueError):
-    """A download is not the file that was asked for."""
+    """The checksum of a download differs from the registered one."""
 
 
 @cache
 def datasets() -> dict[str, Dataset]:
-    """Read the registry.
+    """Return all registered datasets by name.
 
     Examples
     --------
@@ -79,36 +82,36 @@ def _files(entries: Iterable[dict[str, Any]]) -> Iterator[File]:
 
 
 def find(name: str) -> Dataset:
-    """Look a dataset up, or suggest the nearest name there is."""
+    """Return the dataset called `name`; raise `ValueError` with the closest name if unknown."""
     known = datasets()
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f": did you mean `{near[0]}`?" if near else "."
         listed = ", ".join(f"`{word}`" for word in known)
-        raise ValueError(f"Unknown dataset `{name}`{hint} Known are {listed}.")
+        raise ValueError(f"Unknown dataset `{name}`{hint} Datasets: {listed}.")
     return known[name]
 
 
 def data_folders(data_dir: PathLike | None = None) -> list[Path]:
-    """List the data folders, in the order in which they are searched.
+    """Return the data folders, in the order in which they are searched.
 
-    Just `data_dir`, if it is given. Otherwise `$ISOTHERM_DATA`, `../shared/data` beside the current
-    folder and beside a source checkout where these exist, and the user's cache.
+    Only `data_dir`, if it is given. Otherwise `$ISOTHERM_DATA`; `../shared/data`, relative to the
+    current folder and to a source checkout, where it exists; and the user's cache.
     """
     if data_dir is not None:
         return [Path(data_dir).expanduser()]
-    places = [Path(place).expanduser() for place in _named_folder()]
+    folders = [Path(folder).expanduser() for folder in _environment_folder()]
     checkout = Path(__file__).resolve().parents[3]
     for base in (Path.cwd(), *([checkout] if (checkout / "pyproject.toml").is_file() else [])):
         shared = base.parent / "shared" / "data"
-        if shared.is_dir() and shared not in places:
-            places.append(shared)
-    return [*places, _user_cache()]
+        if shared.is_dir() and shared not in folders:
+            folders.append(shared)
+    return [*folders, _user_cache()]
 
 
-def _named_folder() -> list[str]:
-    place = os.environ.get("ISOTHERM_DATA", "")
-    return [place] if place else []
+def _environment_folder() -> list[str]:
+    folder = os.environ.get("ISOTHERM_DATA", "")
+    return [folder] if folder else []
 
 
 def _user_cache() -> Path:
@@ -120,43 +123,46 @@ def _user_cache() -> Path:
 def locate(
     name: str, data_dir: PathLike | None = None, files: Iterable[str] | None = None
 ) -> dict[str, Path]:
-    """Find the files of a dataset; checksums are left to `verify`.
+    """Find the files of a dataset, without checking their checksums (see `verify`).
 
     Parameters
     ----------
     name
-        Of the dataset.
+        Name of the dataset.
     data_dir
-        Where to look; by default in all of `data_folders()`.
+        The only folder to search; by default all of `data_folders()`.
     files
-        Which of its files are needed; by default all.
+        Names of the files needed; by default all.
 
     Returns
     -------
-    The path of each file by its registered name; the path may end in `.gz`.
+    The path of each file by its registered name; a path may end in `.gz`.
 
     Raises
     ------
     DataNotFoundError
-        A `FileNotFoundError` that says where it looked and how to get the data.
+        A `FileNotFoundError` that lists the folders searched and says how to get the data.
     """
     dataset, folders = find(name), data_folders(data_dir)
-    known = [file.name for file in dataset.files]
-    wanted = known if files is None else list(files)
-    if strangers := [word for word in wanted if word not in known]:
-        raise ValueError(f"`{name}` has no file `{strangers[0]}`, only {', '.join(known)}.")
-    found = present(name, data_dir)
-    if missing := [f"`{name}/{word}`" for word in wanted if word not in found]:
-        looked = ", ".join(f"`{folder}`" for folder in folders)
+    known = {file.name: file for file in dataset.files}
+    wanted = list(known) if files is None else list(files)
+    if unknown := [word for word in wanted if word not in known]:
+        raise ValueError(f"`{name}` has no file `{unknown[0]}`, only {', '.join(known)}.")
+    paths = present(name, data_dir)
+    if missing := [known[word] for word in wanted if word not in paths]:
+        names = ", ".join(f"`{name}/{file.name}`" for file in missing)
+        searched = ", ".join(f"`{folder}`" for folder in folders)
+        fetch_hint = f"Download with `isotherm data fetch {name}`, or set"
+        hint = fetch_hint if any(file.urls for file in missing) else "No public source: set"
         raise DataNotFoundError(
-            f"Found no {', '.join(missing)} (or .gz) in {looked}. Get it with `isotherm data fetch {name}`, "
-            "or say where it is with `--data-dir` or ISOTHERM_DATA."
+            f"Did not find {names} (or .gz) in {searched}. {hint} the folder that has it with "
+            "`--data-dir` or ISOTHERM_DATA."
         )
-    return {word: found[word] for word in wanted}
+    return {word: paths[word] for word in wanted}
 
 
 def present(name: str, data_dir: PathLike | None = None) -> dict[str, Path]:
-    """Find those files of a dataset that are there; the path of each by its registered name."""
+    """Return the paths of those files of a dataset that exist, by their registered names."""
     folders = data_folders(data_dir)
     paths = {file.name: _find_file(folders, name, file.name) for file in find(name).files}
     return {word: path for word, path in paths.items() if path is not None}
@@ -171,7 +177,12 @@ def _find_file(folders: Iterable[Path], dataset: str, name: str) -> Path | None:
 
 
 def verify(name: str, data_dir: PathLike | None = None) -> list[Checked]:
-    """Check the SHA-256 of every file of a dataset: `ok`, `missing` or `wrong checksum`."""
+    """Check the SHA-256 of every file of a dataset.
+
+    Returns
+    -------
+    Per file, its path and its state: `ok`, `missing` or `wrong checksum`.
+    """
     paths = present(name, data_dir)
     return [_check(file, paths.get(file.name)) for file in find(name).files]
 
@@ -182,76 +193,81 @@ def _check(file: File, path: Path | None) -> Checked:
     return Checked(file, path, "ok" if _sha256(path) == file.sha256 else "wrong checksum")
 
 
+def open_bytes(path: PathLike) -> IO[bytes]:
+    """Open a file for reading, decompressed if its name ends in `.gz`."""
+    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+
+
 def _sha256(path: Path) -> str | None:
-    """Digest what the file holds, unpacked if it is gzipped; None if it cannot be unpacked."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+    """Return the checksum of the uncompressed content; None if it cannot be decompressed."""
+    with open_bytes(path) as stream:
         try:
             return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
-        except (EOFError, gzip.BadGzipFile, zlib.error):
+        except GZIP_ERRORS:
             return None
 
 
 def fetch(name: str, data_dir: PathLike | None = None, *, progress: Any = False) -> list[Checked]:
-    """Download the files of a dataset that are missing or wrong, and verify them all.
+    """Download the files of a dataset that are missing or have a wrong checksum, then verify all.
 
     Parameters
     ----------
     name
-        Of the dataset.
+        Name of the dataset.
     data_dir
-        The data folder to look in and to download to; by default it looks in `data_folders()` and
-        downloads to `$ISOTHERM_DATA` or the user's cache.
+        The data folder to search and to download to; by default all of `data_folders()` are
+        searched, and files are downloaded to `$ISOTHERM_DATA` or the user's cache.
     progress
-        A progress bar as pooch takes it.
+        False, True or a progress bar, as for pooch's downloaders.
 
     Raises
     ------
     ChecksumError
-        A download has another checksum than it should have; it was thrown away.
+        A download has a wrong checksum; it was deleted.
     OSError
-        No source of a file answers, or the file has none.
+        All sources of a file failed, or it has no public source.
     """
     wrong = [item.file for item in verify(name, data_dir) if item.state != "ok"]
     folder = download_folder(name, data_dir)
     for file in wrong:
         if file.urls:
             _download(file, folder, progress)
-    if homeless := [file.name for file in wrong if not file.urls]:
+    if unavailable := [file.name for file in wrong if not file.urls]:
         raise DataNotFoundError(
-            f"{', '.join(f'`{word}`' for word in homeless)} of `{name}` cannot be downloaded: there "
-            f"is no public source. Copy from where you have it to `{folder}`."
+            f"{', '.join(f'`{word}`' for word in unavailable)} of `{name}` cannot be downloaded: "
+            f"there is no public source. If you have a copy, put it into `{folder}`."
         )
     return verify(name, data_dir)
 
 
 def download_folder(name: str, data_dir: PathLike | None = None) -> Path:
-    """Say where `fetch` puts the files of a dataset."""
+    """Return the folder that `fetch` downloads the files of a dataset to."""
     if data_dir is None:
-        data_dir = next(iter(_named_folder()), None) or _user_cache()
+        data_dir = next(iter(_environment_folder()), None) or _user_cache()
     return Path(data_dir).expanduser() / name
 
 
 def _download(file: File, folder: Path, progress: Any) -> None:
-    """Try the sources in turn; pooch moves a download into place when its checksum is right."""
+    """Download from the first source that works; pooch deletes a file with a wrong checksum."""
     import pooch
 
     downloader: Any = pooch.HTTPDownloader(progressbar=progress, timeout=30)
     failures: list[Exception] = []
     for url in file.urls:
-        packed = url.endswith(".gz")
+        gzipped = url.endswith(".gz")
         try:
             pooch.retrieve(
                 url,
-                f"sha256:{file.sha256_gz if packed else file.sha256}",
-                fname=f"{file.name}.gz" if packed else file.name,
+                f"sha256:{file.sha256_gz if gzipped else file.sha256}",
+                fname=f"{file.name}.gz" if gzipped else file.name,
                 path=folder,
                 downloader=downloader,
             )
             return
-        except OSError as error:  # requests' exceptions are among them
-            failures.append(OSError(f"{url} does not answer ({type(error).__name__})"))
+        except OSError as error:  # includes the exceptions of requests
+            failures.append(OSError(f"{url} failed ({type(error).__name__})"))
         except ValueError:
-            failures.append(ChecksumError(f"{url} has another checksum than registered"))
-    sentence = f"Could not fetch `{file.name}`: {'; '.join(map(str, failures))}."
-    only_wrong = all(isinstance(failure, ChecksumError) for failure in failures)
-    raise (ChecksumError if only_wrong else OSError)(sentence)
+            failures.append(ChecksumError(f"{url} has a wrong checksum"))
+    message = f"Could not download `{file.name}`: {'; '.join(map(str, failures))}."
+    all_checksums = all(isinstance(failure, ChecksumError) for failure in failures)
+    raise (ChecksumError if all_checksums else OSError)(message)

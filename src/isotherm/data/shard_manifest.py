@@ -1,8 +1,8 @@
-"""Shards that are written one by one, and the ledger that says which of them are whole.
+"""Write shards one by one, with a manifest of those that are complete.
 
-A file is written under another name, forced to the disk and renamed, so that it is there as a whole or not at all. A
-shard comes first, then the ledger that tells of it: whoever goes on from the ledger loses a shard at most, and
-writes the same one again.
+Each file is written under another name, forced to disk and renamed, so it is either complete or
+absent. A shard is written before the manifest that lists it: a build that is killed and resumed
+from the manifest rewrites at most one shard, with the same content.
 """
 
 import json
@@ -15,82 +15,85 @@ import numpy as np
 from isotherm.data.word_counts import Counts
 from isotherm.io.files import DRAFT, atomically, write_json
 
+FILE_NAME = "ledger.json"
+"""Name of the manifest; it stays as it is, so that builds of earlier versions can be resumed."""
 _FORMAT = 1
 
 
-class Ledger:
-    """What a folder of shards was made from, and how far that went."""
+class ShardManifest:
+    """The shards of a folder, the arguments of the build, and its progress."""
 
     def __init__(self, out: Path, entries: dict[str, Any]) -> None:
         self.out, self.entries = out, entries
 
     @classmethod
-    def open(cls, out: Path, made_from: dict[str, Any]) -> "Ledger":
-        """Begin a folder, or go on with one that was begun with the same arguments."""
+    def open(cls, out: Path, arguments: dict[str, Any]) -> "ShardManifest":
+        """Start a build in a new or empty folder, or resume one with the same arguments."""
         if out.exists() and not out.is_dir():
             raise ValueError(f"`{out}` is a file, not a folder.")
-        path = out / "ledger.json"
+        path = out / FILE_NAME
         if path.is_file():
-            ledger = cls(out, _load(path))
-            ledger._check(made_from)
-            return ledger
+            manifest = cls(out, _load(path))
+            manifest._check(arguments)
+            return manifest
         if out.is_dir() and any(not file.name.startswith(DRAFT) for file in out.iterdir()):
             raise ValueError(
-                f"`{out}` has files but no ledger: give a folder that is new or empty."
+                f"`{out}` has files but no `{FILE_NAME}`: choose a new or empty folder."
             )
         out.mkdir(parents=True, exist_ok=True)
-        entries = {"position": 0, "tally": {}, "shards": [], "ended": False, "trouble": None}
-        ledger = cls(out, {"format": _FORMAT, "made_from": made_from, **entries})
-        ledger._save()
-        return ledger
+        progress = {"position": 0, "tally": {}, "shards": [], "ended": False, "trouble": None}
+        manifest = cls(out, {"format": _FORMAT, "made_from": arguments, **progress})
+        manifest._save()
+        return manifest
 
-    def _check(self, made_from: dict[str, Any]) -> None:
-        """Refuse other arguments than those of the beginning, and shards that are gone."""
-        for name, value in made_from.items():
-            if (begun := self.made_from.get(name)) != value:
+    def _check(self, arguments: dict[str, Any]) -> None:
+        """Raise `ValueError` if an argument differs, or a shard is missing or was changed."""
+        for name, value in arguments.items():
+            if (begun := self.arguments.get(name)) != value:
                 raise ValueError(
-                    f"`{self.out}` was begun with `{name}` {begun}, not {value}: "
-                    "give the same, or another folder."
+                    f"`{self.out}` was started with `{name}` {begun}, not {value}: "
+                    "use the same value, or another folder."
                 )
         for shard in self.entries["shards"]:
             path = self.out / shard["name"]
             if not path.is_file() or path.stat().st_size != shard["bytes"]:
                 raise ValueError(
-                    f"`{path}` is gone or was changed since it was written: give another folder."
+                    f"`{path}` is missing or was changed since it was written: "
+                    "build into another folder."
                 )
 
     @property
-    def made_from(self) -> dict[str, Any]:
-        """The arguments of the beginning."""
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the build."""
         return self.entries["made_from"]
 
     @property
     def position(self) -> int:
-        """Where the next chunk begins."""
+        """Where the next chunk of the dump begins."""
         return self.entries["position"]
 
     @property
     def tally(self) -> dict[str, int]:
-        """What became of all pages up to the position."""
+        """Number of pages before the position, by outcome."""
         return self.entries["tally"]
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the build is finished."""
         return self.entries["ended"]
 
     @property
     def trouble(self) -> str | None:
-        """Why it ended early."""
+        """Why the build ended before the end of the dump."""
         return self.entries["trouble"]
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The shards, in order."""
+        """Paths of the shards, in order."""
         return tuple(self.out / shard["name"] for shard in self.entries["shards"])
 
     def add(self, counts: Counts, page_id: np.ndarray) -> None:
-        """Write a shard; the ledger on the disk does not know of it before `advance`."""
+        """Write a shard; `advance` must follow to write the manifest that lists it."""
         path = self.out / f"wiki-{len(self.entries['shards']):05d}.npz"
         with atomically(path) as draft, draft.open("wb") as file:
             _save_shard(file, counts, page_id)
@@ -105,28 +108,28 @@ class Ledger:
         ended: bool = False,
         trouble: str | None = None,
     ) -> None:
-        """Write down what became of further pages, up to where that was, and whether it is the end."""
+        """Add the outcomes of the pages up to `position`, and write the manifest to disk."""
         total = {name: self.tally.get(name, 0) + number for name, number in tally.items()}
         self.entries.update(tally={**self.tally, **total}, position=position)
         self.entries.update(ended=ended, trouble=trouble)
         self._save()
 
     def _save(self) -> None:
-        write_json(self.out / "ledger.json", self.entries)
+        write_json(self.out / FILE_NAME, self.entries)
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"`{path}` is not a ledger of shards: {error}.") from error
+        raise ValueError(f"`{path}` is not a manifest of shards: {error}.") from error
     if not isinstance(entries, dict) or entries.get("format") != _FORMAT:
-        raise ValueError(f"`{path}` is not a ledger of shards of format {_FORMAT}.")
+        raise ValueError(f"`{path}` is not a manifest of shards in format {_FORMAT}.")
     return entries
 
 
 def _save_shard(file: IO[bytes], counts: Counts, page_id: np.ndarray) -> None:
-    """Write what `scipy.sparse.save_npz` would, and the pages' numbers."""
+    """Write the arrays of `scipy.sparse.save_npz`, and the page ids."""
     np.savez_compressed(
         file,
         indices=counts.words,

@@ -1,18 +1,19 @@
-"""Corpora larger than memory: counts from many files, a batch at a time.
+"""Corpora larger than memory: word counts read from many files, a batch at a time.
 
-A shard is a file of documents, LDA-C text (`.ldac`, `.dat`, plain or `.gz`) or a CSR matrix as
-`scipy.sparse.save_npz` writes it. Neither is ever loaded as a whole: text is read line by line,
-an npz through three windows on its arrays. Memory is that of one batch.
+A shard is a file of documents: LDA-C text (`.ldac`, `.dat`, plain or `.gz`), or a CSR matrix as
+`scipy.sparse.save_npz` writes it. No shard is loaded as a whole: text is read line by line, and the
+three arrays of an npz are read in parallel from front to back. Memory is that of one batch.
 
-Batches do not see where shards end. After each of them the *position* says where the next one
-begins: five numbers that fit into JSON. A stream opened there gives exactly the batches that would have
-followed. If a document is bad, those before it come first, as a short batch; then a `StreamError`
-says which file, which line or document, and at which position.
+A batch may span several shards. Each batch has the *position* of the next one: four integers that
+can be stored as JSON. A stream opened at a position returns exactly the batches that would have
+followed. If a document is invalid, the documents before it are returned first, as a short batch;
+then a `StreamError` names the file, the line or document, and the position.
 """
 
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
@@ -20,32 +21,33 @@ import numpy as np
 from numpy.lib import format as npy
 
 from isotherm.data import bag_of_words, npz
-from isotherm.data.registry import PathLike
-from isotherm.data.truncation import Unchanged, brief, check_end
+from isotherm.data.registry import PathLike, open_bytes
+from isotherm.data.truncation import SizeCheck, shorten
 from isotherm.data.word_counts import CountError, Counts, check_rows, stack
 
 
 class Position(NamedTuple):
-    """Where a stream is: what the next batch begins with.
+    """Position of a document in a stream.
 
-    `Position(**numbers)` makes one again of what `position._asdict()` gave.
+    `Position(**numbers)` restores a position from `numbers = position._asdict()`.
     """
 
     epoch: int = 0
-    """Passes over all shards before this one."""
+    """Number of complete passes over all shards."""
     shard: int = 0
+    """Index of the shard."""
     row: int = 0
-    """Document within the shard."""
+    """Index of the document within the shard."""
     document: int = 0
-    """Document within the pass: its number."""
+    """Index of the document within the pass."""
 
     def skip(self, documents: int = 1) -> "Position":
-        """Go over some documents of the same shard."""
+        """Return the position this many documents further on in the same shard."""
         return self._replace(row=self.row + documents, document=self.document + documents)
 
 
 class StreamError(ValueError):
-    """A document that cannot be read; `position` is where it stands."""
+    """A document cannot be read; `position` is its position."""
 
     def __init__(self, message: str, position: Position) -> None:
         super().__init__(message)
@@ -59,14 +61,18 @@ class Batch(NamedTuple):
     first: Position
     """Position of the first document."""
     next: Position
-    """Position of the document after the last: where to go on."""
+    """Position of the document after the last one: where to resume."""
 
 
 class _Reader(Protocol):
     def skip(self, rows: int) -> None: ...
 
     def read(self, rows: int) -> tuple[Counts, str | None]:
-        """Read up to so many documents; fewer at the end, or before one that a message tells of."""
+        """Read up to `rows` documents.
+
+        Fewer are returned at the end of the shard, or before an invalid document, which the message
+        describes.
+        """
         ...
 
     def close(self) -> None: ...
@@ -74,42 +80,29 @@ class _Reader(Protocol):
 
 class _LDAC:
     def __init__(self, path: Path, num_words: int) -> None:
-        self.path, self.num_words = path, num_words
-        self.stream, self.unchanged = bag_of_words.open_bytes(path), Unchanged(path)
-        self.skipped = 0
+        self.num_words = num_words
+        self.stream, self.size = open_bytes(path), SizeCheck(path)
+        self.skip(0)
 
     def skip(self, rows: int) -> None:
         for _ in range(rows):
             self.stream.readline()
-        self.skipped += rows
+        self.lines = bag_of_words.ldac_lines(self.stream, self.size, self.num_words, rows + 1)
 
     def read(self, rows: int) -> tuple[Counts, str | None]:
         lines, message = [], None
-        while len(lines) < rows and message is None:
-            where = f"`{self.path}`, line {self.skipped + len(lines) + 1}"
-            try:
-                line = self.stream.readline()
-                if not line:
-                    self.unchanged.check()
-                    break
-                parsed = bag_of_words.parse_ldac(line)
-                check_end(line)
-                bag_of_words.assemble([parsed], self.num_words)
-                lines.append(parsed)
-            except bag_of_words.DAMAGE as error:
-                message = f"{where}: damaged or cut short: {error}"
-            except CountError as error:
-                message = f"{where}: {str(error).removeprefix('`counts`: document 0 ')}"
-            except ValueError as error:
-                message = f"{where}: {brief(error)}."
-        self.skipped += len(lines)
+        try:
+            for line in islice(self.lines, rows):
+                lines.append(line)
+        except ValueError as error:
+            message = str(error)
         return bag_of_words.assemble(lines, self.num_words), message
 
     def close(self) -> None:
         self.stream.close()
 
 
-class _Window:
+class _ArrayStream:
     """One array of an npz, read from front to back."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
@@ -131,41 +124,44 @@ class _NPZ:
         self.path, self.num_words, self.row = path, num_words, 0
         with ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(path))
-            self._look(archive)
+            self._read_headers(archive)
             self.pointers, self.indices, self.data = (
-                _Window(opened.enter_context(archive.open(f"{name}.npy")), name)
+                _ArrayStream(opened.enter_context(archive.open(f"{name}.npy")), name)
                 for name in ("indptr", "indices", "data")
             )
             self.last = int(self.pointers.read(1)[0])
             if self.last != 0:
-                raise ValueError(f"its row pointers begin with {self.last}, not 0")
+                raise ValueError(f"its row pointers must begin with 0, got {self.last}")
             self.opened = opened.pop_all()
 
-    def _look(self, archive: zipfile.ZipFile) -> None:
-        """Check the kind of matrix, its shape and its arrays."""
+    def _read_headers(self, archive: zipfile.ZipFile) -> None:
+        """Check the format of the matrix, its shape and the headers of its arrays."""
         names = ("format", "shape", "indptr", "indices", "data")
-        found = npz.look(archive, names)
-        if missing := [name for name in names if name not in found]:
+        headers = npz.read_headers(archive, names)
+        if missing := [name for name in names if name not in headers]:
             raise ValueError(f"it has no array {missing[0]}")
-        bag_of_words.check_whole(found)
-        if found["shape"].shape != (2,) or found["format"].shape != ():
-            raise ValueError("it does not say which format and shape it has")
-        with archive.open("format.npy") as kinds, archive.open("shape.npy") as shapes:
-            kind = str(npy.read_array(kinds).astype("U"))
+        bag_of_words.check_integer_arrays(headers)
+        if headers["shape"].shape != (2,) or headers["format"].shape != ():
+            raise ValueError("its arrays format and shape are not those of a matrix")
+        with archive.open("format.npy") as formats, archive.open("shape.npy") as shapes:
+            matrix_format = str(npy.read_array(formats).astype("U"))
             shape = npy.read_array(shapes).tolist()
-        if kind != "csr":
-            raise ValueError(f"it has format {kind}, not csr")
+        if matrix_format != "csr":
+            raise ValueError(f"its format must be csr, got {matrix_format}")
         if shape[1] != self.num_words:
-            raise ValueError(f"it has {shape[1]} words, not {self.num_words}")
-        self.num_rows, size = int(shape[0]), found["data"].shape
-        if len(size) != 1 or found["indices"].shape != size or found["data"].dtype.kind in "SU":
-            raise ValueError("it has words and counts that do not fit together")
-        if found["indptr"].shape != (self.num_rows + 1,):
-            raise ValueError(f"it has {self.num_rows} documents, but other row pointers")
+            raise ValueError(f"it must have {self.num_words} words, got {shape[1]}")
+        self.num_rows, size = int(shape[0]), headers["data"].shape
+        if len(size) != 1 or headers["indices"].shape != size or headers["data"].dtype.kind in "SU":
+            raise ValueError("its arrays indices and data do not match")
+        if headers["indptr"].shape != (self.num_rows + 1,):
+            raise ValueError(
+                f"its row pointers must have shape ({self.num_rows + 1},), "
+                f"got {headers['indptr'].shape}"
+            )
 
     def skip(self, rows: int) -> None:
         if self.row + rows > self.num_rows:
-            raise ValueError(f"it has {self.num_rows} documents, there is no {self.row + rows}")
+            raise ValueError(f"position {self.row + rows} is beyond its {self.num_rows} documents")
         if rows:
             self.pointers.skip(rows - 1)
             last = int(self.pointers.read(1)[0])
@@ -181,10 +177,10 @@ class _NPZ:
             words, data = self.indices.read(size).astype(np.int64), self.data.read(size)
         except (*bag_of_words.DAMAGE, ValueError) as error:
             last = self.row + rows - 1
-            trouble = (
-                f"`{self.path}` is damaged or cut short in documents {self.row} to {last}: {error}"
+            message = (
+                f"`{self.path}` is damaged or truncated in documents {self.row} to {last}: {error}"
             )
-            return bag_of_words.assemble([], self.num_words), trouble
+            return bag_of_words.assemble([], self.num_words), message
         counts, message = self._check(pointers - self.last, words, data)
         self.row, self.last = self.row + rows, int(pointers[-1])
         return counts, message
@@ -192,12 +188,10 @@ class _NPZ:
     def _check(
         self, indptr: np.ndarray, words: np.ndarray, counts: np.ndarray
     ) -> tuple[Counts, str | None]:
-        """Check documents; if one is bad, give those before it and what is wrong."""
-        what = f"`{self.path}`"
+        """Return the documents before the first invalid one, and what is wrong with that one."""
+        names = {"what": f"`{self.path}`", "first": self.row}
         try:
-            return check_rows(
-                indptr, words, counts, self.num_words, what=what, first=self.row
-            ), None
+            return check_rows(indptr, words, counts, self.num_words, **names), None
         except CountError as error:
             size = indptr[error.row]
             indptr = indptr[: error.row + 1]
@@ -208,7 +202,7 @@ class _NPZ:
 
 
 class Shards:
-    """Files of documents that make one stream.
+    """A stream of documents from several files.
 
     Parameters
     ----------
@@ -227,26 +221,29 @@ class Shards:
         self.num_words = num_words
         for path in self.paths:
             if bag_of_words.kind(path) in (".mtx", ".mm"):
-                raise ValueError(f"`{path}`: Matrix Market cannot be streamed; save it as npz.")
+                raise ValueError(
+                    f"`{path}`: Matrix Market cannot be streamed. "
+                    "Convert it to npz with `scipy.sparse.save_npz`."
+                )
 
     def batches(
         self, batch_size: int, position: Position | None = None, *, num_epochs: int | None = 1
     ) -> Iterator[Batch]:
-        """Go through the documents in order.
+        """Iterate over the documents in order.
 
         Parameters
         ----------
         batch_size
-            Documents per batch; the last of an epoch may have fewer.
+            Documents per batch; the last batch of an epoch may have fewer.
         position
-            Where to begin, as `Batch.next` said.
+            Where to begin: `Batch.next` of the last batch seen. By default the beginning.
         num_epochs
-            Stop after so many passes, counted from the very beginning; None never stops.
+            Total number of passes, those before `position` included; None for no limit.
 
         Raises
         ------
         StreamError
-            A document is bad. All before it have come.
+            A document is invalid. All documents before it have been returned.
         """
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
@@ -295,6 +292,6 @@ class Shards:
         except (*bag_of_words.DAMAGE, ValueError, KeyError) as error:
             if reader is not None:
                 reader.close()
-            message = f"`{path}` is not a shard of counts, or is cut short: {brief(error)}."
+            message = f"`{path}` is not a shard of counts, or is truncated: {shorten(error)}."
             raise StreamError(message, position) from error
         return reader

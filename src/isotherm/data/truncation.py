@@ -1,38 +1,45 @@
-"""Is a text file all there? It does not say where it ends, as what is packed does. And how to say what is wrong with it."""
+"""Detect truncated text files, and shorten long error messages.
+
+A compressed file records where it ends; a text file does not. A text file is refused if its last
+line has no line break, or if its size changes while it is read.
+"""
 
 import os
 from pathlib import Path
 
 from isotherm.data.registry import PathLike
 
+MESSAGE_LENGTH = 300
 
-class Unchanged:
-    """Whether a file is as long as when it was opened."""
+
+class SizeCheck:
+    """The size of a file when reading began."""
 
     def __init__(self, path: PathLike) -> None:
         self.path, self.size = Path(path), os.stat(path).st_size
 
     def check(self) -> None:
-        """Refuse a file that was cut or written to in the meantime."""
+        """Raise `ValueError` if the size has changed since."""
         if self.path.stat().st_size != self.size:
-            raise ValueError(f"`{self.path}` was changed while it was read")
+            raise ValueError(f"`{self.path}` changed while it was being read")
 
 
-def check_end(line: bytes) -> None:
-    """Refuse a last line that may have lost its last digit."""
+def check_final_newline(line: bytes) -> None:
+    """Raise `ValueError` if a line has no line break: its last digits may be missing."""
     if not line.endswith(b"\n"):
         raise ValueError(
-            "it does not end with a line break, so it may be cut short (if it is whole, add one)"
+            "it does not end with a line break, so it may be truncated "
+            "(if the file is complete, add a line break at its end)"
         )
 
 
-def brief(what: object) -> str:
-    """Say what an error says or what stands in a file, but not more than a few lines.
+def shorten(value: object) -> str:
+    """Return `str(value)`, shortened to at most 300 characters.
 
     Examples
     --------
-    >>> brief(ValueError("x" * 1000))[-5:], len(brief(ValueError("x" * 1000)))
+    >>> shorten(ValueError("x" * 1000))[-5:], len(shorten(ValueError("x" * 1000)))
     ('xx...', 300)
     """
-    told = str(what)
-    return told if len(told) <= 300 else f"{told[:297]}..."
+    text = str(value)
+    return text if len(text) <= MESSAGE_LENGTH else f"{text[: MESSAGE_LENGTH - 3]}..."

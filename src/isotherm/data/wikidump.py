@@ -1,12 +1,14 @@
-"""MediaWiki dumps, cut into pages and into chunks of work.
+"""Split MediaWiki dumps into pages, and into chunks of work for several processes.
 
-A dump is XML, plain, gzipped or bz2. The multistream kind of bz2 is many streams behind one another, each of which
-can be unpacked alone; so a dump of this kind, or a plain one, is cut into ranges of bytes that
-processes read for themselves. The others have to be unpacked from the front, by one process, which hands pages out.
+A dump is XML, plain, gzipped or bz2. A *multistream* bz2 dump is a sequence of streams that can be
+decompressed independently. A plain or multistream dump is split into ranges of bytes, and each
+process reads its own ranges. Any other dump has to be decompressed from the front by one process,
+which hands the pages to the others.
 
-A page belongs to the range in which its `<page>` begins, wherever it ends. Bytes are searched for `<page>` and
-`</page>`; in XML neither can stand inside a text. Nothing but single pages and the dump's header meets an XML
-parser, and a header that declares a document type is refused: no entity is ever defined, so none expands.
+A page belongs to the range in which its `<page>` begins, wherever it ends. Pages are found by
+searching the bytes for `<page>` and `</page>`; in XML neither can occur inside text. Only the
+header and single pages are given to an XML parser, and a header that declares a document type is
+refused, so entities can be neither defined nor expanded.
 """
 
 import bz2
@@ -21,42 +23,45 @@ from typing import IO, Literal, NamedTuple
 Kind = Literal["xml", "gz", "bz2"]
 
 BLOCK = 1 << 20
+"""Bytes read or decompressed at a time."""
 LARGEST_PAGE = 32 << 20
-"""Bytes; MediaWiki allows an article two million."""
+"""Largest page in bytes; MediaWiki limits an article to two million."""
 LONGEST_STREAM = 32 << 20
-"""Where the second stream of a multistream dump must begin, in bytes."""
-
+"""Bytes searched for the second stream of a multistream dump."""
 SHORTEST_END = 1 << 10
-"""Bytes of the last range at least, so that all of `</mediawiki>` is in it."""
+"""Smallest size of the last range in bytes, so that it contains all of `</mediawiki>`."""
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
 
 
 class DumpError(ValueError):
-    """A dump that breaks off; the message is what it "is" or "has". All pages before it have come."""
+    """A dump is truncated or damaged. All pages before the damage have been returned.
+
+    The message completes a sentence that begins with the path: "is truncated …".
+    """
 
 
 class Chunk(NamedTuple):
-    """Pages for one process to count."""
+    """A part of a dump for one process: a range of bytes, or a list of pages."""
 
     path: Path
     kind: Kind
     start: int
-    """First byte of the range; or number of the first page, if `pages` has them."""
+    """First byte of the range; or index of the first page, if `pages` is given."""
     end: int
-    """Where the next chunk begins."""
+    """`start` of the next chunk."""
     read: int
     """Bytes of the file up to the end of this chunk, for a progress bar."""
     last: bool = False
-    """Nothing is beyond this range."""
+    """Whether the range extends to the end of the file."""
     pages: tuple[bytes, ...] | None = None
     trouble: str | None = None
-    """Why there are no pages after these."""
+    """Why the dump ends after these pages, if it is truncated or damaged."""
 
 
 def kind_of(path: Path) -> Kind:
-    """Tell the kind of a dump by its first bytes."""
+    """Return the compression of a dump, by its first bytes."""
     with path.open("rb") as stream:
         magic = stream.read(3)
     if not magic:
@@ -65,36 +70,38 @@ def kind_of(path: Path) -> Kind:
 
 
 def blocks(path: Path, kind: Kind, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Unpack a range of a dump, a block of at most a mebibyte at a time."""
+    """Decompress a range of a dump, at most `BLOCK` bytes at a time."""
     with path.open("rb") as stream:
         stream.seek(start)
-        yield from _unpacked(stream, kind, (path.stat().st_size if end is None else end) - start)
+        yield from _decompress(stream, kind, (path.stat().st_size if end is None else end) - start)
 
 
-def _unpacked(stream: IO[bytes], kind: Kind, size: int) -> Iterator[bytes]:
+def _decompress(stream: IO[bytes], kind: Kind, size: int) -> Iterator[bytes]:
     try:
         if kind == "bz2":
             yield from _bunzip(stream, size)
         elif kind == "gz":
             with gzip.open(stream) as unpacked:
-                yield from iter(
-                    lambda: unpacked.read1(BLOCK), b""
-                )  # `read` loses what it has at a cut
+                # `read` would lose the data before the end of a truncated file.
+                yield from iter(lambda: unpacked.read1(BLOCK), b"")
         else:
             while block := stream.read(min(BLOCK, size)):
                 size -= len(block)
                 yield block
     except EOFError:
-        broken = "is damaged in" if stream.read(1) else "is cut off in the middle of"
-        raise DumpError(f"{broken} its {kind} data") from None
+        problem = "is damaged in" if stream.read(1) else "is truncated in the middle of"
+        raise DumpError(f"{problem} its {kind} data") from None
     except (OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # The disk's trouble, not the dump's.
+            raise  # an error of the disk, not of the dump
         raise DumpError(f"is damaged in its {kind} data ({error})") from None
 
 
 def _bunzip(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """Unpack all of some bytes; `bz2.BZ2File` takes a damaged stream for rubbish at the end and is silent."""
+    """Decompress all of `size` bytes.
+
+    `bz2.BZ2File` silently ignores everything after a damaged stream.
+    """
     unpacker, packed, begun = bz2.BZ2Decompressor(), b"", False
     while True:
         if unpacker.eof:
@@ -111,26 +118,29 @@ def _bunzip(stream: IO[bytes], size: int) -> Iterator[bytes]:
         raise EOFError
 
 
-def cut(own: Iterable[bytes], beyond: Iterable[bytes] | None = None) -> Iterator[bytes]:
-    """Find the pages that begin in some blocks; the last may end in those beyond.
+def split_pages(own: Iterable[bytes], beyond: Iterable[bytes] | None = None) -> Iterator[bytes]:
+    """Find the pages that begin in the blocks `own`; the last one may end in the blocks `beyond`.
 
-    If nothing is beyond, the dump has to end in these blocks.
+    Without `beyond`, the dump must end in `own`.
     """
     text, ended = b"", False
     for block in own:
-        pages, text, ended = _split(text + block, ended)
+        pages, text, ended = _split_complete(text + block, ended)
         yield from pages
     if beyond is None:
         if text.startswith(_OPEN):
-            raise DumpError("is cut off in the middle of a page")
+            raise DumpError("is truncated in the middle of a page")
         if not ended:
-            raise DumpError("is cut off after a page")
+            raise DumpError("is truncated after a page")
     elif text.startswith(_OPEN) or b"<" in text[1 - len(_OPEN) :]:
-        yield from _finish(text, beyond)
+        yield from _finish_page(text, beyond)
 
 
-def _split(text: bytes, ended: bool) -> tuple[list[bytes], bytes, bool]:
-    """Cut whole pages off; what is left is the beginning of a page or has none."""
+def _split_complete(text: bytes, ended: bool) -> tuple[list[bytes], bytes, bool]:
+    """Return the complete pages, the rest of the text, and whether the dump has ended.
+
+    The rest is the beginning of a page, or a few bytes that may be the beginning of a tag.
+    """
     pages, at = [], 0
     while (start := text.find(_OPEN, at)) >= 0:
         stop = text.find(_CLOSE, start)
@@ -143,8 +153,8 @@ def _split(text: bytes, ended: bool) -> tuple[list[bytes], bytes, bool]:
     return pages, text[max(at, len(text) - len(_END) + 1) :], ended
 
 
-def _finish(text: bytes, beyond: Iterable[bytes]) -> Iterator[bytes]:
-    """Find the page that begins in a text and ends in the blocks beyond it."""
+def _finish_page(text: bytes, beyond: Iterable[bytes]) -> Iterator[bytes]:
+    """Find the page that begins in a text and ends in the blocks beyond it, if there is one."""
     reach = len(text) + len(_OPEN) - 1
     for block in beyond:
         text += block
@@ -157,16 +167,16 @@ def _finish(text: bytes, beyond: Iterable[bytes]) -> Iterator[bytes]:
             return
         _check_size(len(text))
     if text.startswith(_OPEN):
-        raise DumpError("is cut off in the middle of a page")
+        raise DumpError("is truncated in the middle of a page")
 
 
 def _check_size(size: int) -> None:
     if size > LARGEST_PAGE:
-        raise DumpError(f"has a page of over {LARGEST_PAGE >> 20} MiB, as no dump of articles has")
+        raise DumpError(f"has a page of over {LARGEST_PAGE >> 20} MiB, which no article can have")
 
 
-def head(path: Path) -> bytes:
-    """Read what stands before the first page."""
+def read_head(path: Path) -> bytes:
+    """Return the bytes before the first page."""
     text = b""
     try:
         for block in blocks(path, kind_of(path)):
@@ -180,34 +190,39 @@ def head(path: Path) -> bytes:
         raise ValueError(f"`{path}` is not a MediaWiki dump: it does not begin with `<mediawiki>`.")
     if b"<!DOCTYPE" in before or b"<!ENTITY" in before:
         raise ValueError(
-            f"`{path}` is not a MediaWiki dump: it declares a document type, which may define entities."
+            f"`{path}` is not a MediaWiki dump: "
+            "it declares a document type, which may define entities."
         )
     if before == text:
-        raise ValueError(f"`{path}` is cut off before its first page.")
+        raise ValueError(f"`{path}` is truncated before its first page.")
     return before
 
 
 def chunks(path: Path, size: int, start: int = 0) -> Iterator[Chunk]:
-    """Cut a dump into chunks of about so many bytes of text, from where a chunk ended."""
+    """Split a dump into chunks of about `size` bytes of text.
+
+    `start` is 0, or `end` of an earlier chunk of the same dump.
+    """
     kind = kind_of(path)
     if kind == "xml" or (kind == "bz2" and _is_multistream(path)):
-        yield from _ranges(path, kind, size if kind == "xml" else max(size // 4, 1), start)
+        # Wikitext compresses to about a quarter of its size.
+        yield from _range_chunks(path, kind, size if kind == "xml" else max(size // 4, 1), start)
     else:
-        yield from _handed_out(path, kind, size, start)
+        yield from _page_chunks(path, kind, size, start)
 
 
 def pages(chunk: Chunk) -> Iterator[bytes]:
-    """Give the pages of a chunk; a `DumpError` follows them if the dump breaks off there."""
+    """Iterate over the pages of a chunk; raise `DumpError` after them if the dump is damaged."""
     if chunk.pages is not None:
         yield from chunk.pages
         if chunk.trouble is not None:
             raise DumpError(chunk.trouble)
         return
     own = blocks(chunk.path, chunk.kind, chunk.start, chunk.end)
-    yield from cut(own, None if chunk.last else blocks(chunk.path, chunk.kind, chunk.end))
+    yield from split_pages(own, None if chunk.last else blocks(chunk.path, chunk.kind, chunk.end))
 
 
-def _ranges(path: Path, kind: Kind, size: int, start: int) -> Iterator[Chunk]:
+def _range_chunks(path: Path, kind: Kind, size: int, start: int) -> Iterator[Chunk]:
     total = path.stat().st_size
     with path.open("rb") as stream:
         while start < total:
@@ -221,13 +236,13 @@ def _ranges(path: Path, kind: Kind, size: int, start: int) -> Iterator[Chunk]:
 
 
 def _next_stream(stream: IO[bytes], start: int, end: int) -> int:
-    """Find where a bz2 stream begins at or after a byte; `end` if there is none before that."""
+    """Return where the first bz2 stream from byte `start` on begins, or `end` if there is none."""
     stream.seek(start)
     text = b""
     while start < end and (block := stream.read(BLOCK)):
         text += block
-        if found := _STREAM.search(text):
-            return min(start + found.start(), end)
+        if match := _STREAM.search(text):
+            return min(start + match.start(), end)
         start += max(len(text) - 9, 0)
         text = text[-9:]
     return end
@@ -239,21 +254,21 @@ def _is_multistream(path: Path) -> bool:
         return _next_stream(stream, 1, min(size, LONGEST_STREAM)) < min(size, LONGEST_STREAM)
 
 
-def _handed_out(path: Path, kind: Kind, size: int, start: int) -> Iterator[Chunk]:
-    """Unpack a dump from the front and hand its pages out; those before `start` are passed over."""
+def _page_chunks(path: Path, kind: Kind, size: int, start: int) -> Iterator[Chunk]:
+    """Decompress a dump from the front into chunks of pages; skip the first `start` pages."""
     with path.open("rb") as stream:
-        source = islice(cut(_unpacked(stream, kind, path.stat().st_size)), start, None)
+        source = islice(split_pages(_decompress(stream, kind, path.stat().st_size)), start, None)
         trouble = None
         while trouble is None:
-            found, held = [], 0
+            batch, held = [], 0
             try:
                 while held < size and (page := next(source, None)) is not None:
-                    found.append(page)
+                    batch.append(page)
                     held += len(page)
             except DumpError as error:
                 trouble = str(error)
-            if not found and trouble is None:
+            if not batch and trouble is None:
                 return
-            end = start + len(found)
-            yield Chunk(path, kind, start, end, stream.tell(), pages=tuple(found), trouble=trouble)
+            end = start + len(batch)
+            yield Chunk(path, kind, start, end, stream.tell(), pages=tuple(batch), trouble=trouble)
             start = end

@@ -1,7 +1,7 @@
-"""Pages of a dump to bags of words: the work of one process.
+"""Convert the pages of a dump to bags of words: the work of one process.
 
-Here is where XML is parsed, by mwxml: the header of a dump once, then every page alone. A page that is not
-well-formed costs only itself.
+mwxml parses the XML: the header of the dump once, and every page separately, so a malformed page
+affects no other page.
 """
 
 import io
@@ -15,46 +15,47 @@ import numpy as np
 
 from isotherm.data import wikidump, wikitext
 from isotherm.data.bag_of_words import assemble
-from isotherm.data.truncation import brief
+from isotherm.data.truncation import shorten
 from isotherm.data.word_counts import Counts
 
 OUTCOMES = ("kept", "plain", "redirect", "namespace", "model", "short", "malformed")
-"""What can become of a page: kept, kept but stripped plainly, or skipped for one of five reasons."""
+"""Outcomes of a page: kept; kept, with markup removed by regular expressions ("plain"); or skipped
+for one of five reasons."""
 
 _ROOT, _END = b"<mediawiki><siteinfo></siteinfo>", b"</mediawiki>"
 _REDIRECT = re.compile(r"\s*#redirect", re.IGNORECASE)
 
 
 class Header(NamedTuple):
-    """What stands before the first page."""
+    """The part of a dump before the first page."""
 
     xml: bytes
     hidden: frozenset[str]
-    """Namespaces of files and categories, in lower case: links there show no text."""
+    """Namespaces of files and categories, in lower case; links to them show no text."""
 
 
 class Settings(NamedTuple):
-    """What a process needs to know."""
+    """What a process needs besides its chunks."""
 
-    numbers: dict[str, int]
-    """Number of each word of the vocabulary."""
+    word_ids: dict[str, int]
+    """Index of each word of the vocabulary."""
     header: Header
     min_tokens: int
 
 
 class Counted(NamedTuple):
-    """A chunk, counted."""
+    """Word counts of a chunk."""
 
     counts: Counts
     page_id: np.ndarray
-    """Number of each document's page, int64."""
+    """Page id of each document, int64."""
     outcomes: np.ndarray
-    """Index into `OUTCOMES` of every page, in order."""
+    """Index into `OUTCOMES` for every page, in order."""
     trouble: str | None = None
-    """Why the dump breaks off after these pages."""
+    """Why the dump ends after these pages, if it is truncated or damaged."""
 
     def first(self, documents: int) -> "Counted":
-        """Leave the rest out, and the pages after the last of these documents."""
+        """Return the first documents, and the outcomes of the pages up to the last of them."""
         kept = np.flatnonzero(self.outcomes <= OUTCOMES.index("plain"))
         if len(kept) < documents:
             return self
@@ -74,17 +75,17 @@ class Counted(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a dump, or say that it is none."""
+    """Read the header of a dump; raise `ValueError` if the file is not a dump."""
     from mwxml import Dump
     from mwxml.errors import MalformedXML
 
-    xml = wikidump.head(path)
+    xml = wikidump.read_head(path)
     try:
         namespaces = Dump.from_file(io.BytesIO(xml + _END)).site_info.namespaces or ()
         hidden = {each.name.lower() for each in namespaces if int(each.id) in (6, 14)}
     except (ParseError, MalformedXML, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"`{path}` is not a MediaWiki dump: its header cannot be read ({brief(error)})."
+            f"`{path}` is not a MediaWiki dump: its header cannot be read ({shorten(error)})."
         ) from error
     return Header(xml, frozenset(hidden) | {"file", "image", "category"})
 
@@ -101,12 +102,12 @@ def count_chunk(chunk: wikidump.Chunk, settings: Settings) -> Counted:
                 ids.append(page_id)
     except wikidump.DumpError as error:
         trouble = str(error)
-    counts = assemble(lines, len(settings.numbers))
+    counts = assemble(lines, len(settings.word_ids))
     return Counted(counts, np.array(ids, np.int64), np.array(outcomes, np.uint8), trouble)
 
 
 def count_page(xml: bytes, settings: Settings) -> tuple[str, int, dict[int, int]]:
-    """Count the words of a page: what becomes of it, its number, its bag."""
+    """Count the words of a page; return its outcome, its id, and counts by word index."""
     from mwxml.errors import MalformedXML
 
     try:
@@ -120,15 +121,18 @@ def count_page(xml: bytes, settings: Settings) -> tuple[str, int, dict[int, int]
         return "redirect", page.id, {}
     if not text or model not in (None, "wikitext"):
         return "model", page.id, {}
-    stripped, properly = wikitext.strip(text, settings.header.hidden)
-    bag = wikitext.bag(wikitext.tokens(stripped), settings.numbers)
+    stripped, parsed = wikitext.strip_markup(text, settings.header.hidden)
+    bag = wikitext.bag(wikitext.tokens(stripped), settings.word_ids)
     if sum(bag.values()) < settings.min_tokens:
         return "short", page.id, {}
-    return "kept" if properly else "plain", page.id, bag
+    return "kept" if parsed else "plain", page.id, bag
 
 
 def _parse(xml: bytes, header: Header) -> tuple[Any, Any]:
-    """Read one page and the last of its revisions; old dumps tell namespaces by their header only."""
+    """Parse a page and return it with its last revision.
+
+    Pages of old dumps have no `<ns>`: their namespaces follow from the header of the dump.
+    """
     from mwxml import Dump
 
     head = _ROOT if b"<ns>" in xml else header.xml
@@ -137,5 +141,5 @@ def _parse(xml: bytes, header: Header) -> tuple[Any, Any]:
     for revision in page:  # noqa: B007
         pass
     if page.id is None:
-        raise ValueError("a page has no number")
+        raise ValueError("the page has no id")
     return page, revision

@@ -1,9 +1,10 @@
-"""A Wikipedia dump as bags of words, in shards that `isotherm.data.shards` reads.
+"""Convert a Wikipedia dump to bags of words, in shards that `isotherm.data.shards` reads.
 
-The dump is cut into chunks (`isotherm.data.wikidump`), processes take the markup out of their pages and count the
-words of a vocabulary (`wikipages`, `wikitext`), and one process writes the counts down in the order of the dump. So
-shards do not depend on the number of processes. After every shard a *ledger* says how far it went; a build that
-was killed goes on there, and its shards are those of a build that was not, byte for byte.
+The dump is split into chunks (`isotherm.data.wikidump`). Processes remove the markup of the pages
+and count the words of a vocabulary (`wikipages`, `wikitext`); one process writes the counts in the
+order of the dump, so the shards do not depend on the number of processes. After every shard a
+manifest (`shard_manifest`) records the position in the dump. A build that was killed resumes from
+there, and its shards are, byte for byte, those of a build that was not killed.
 
 Memory is that of one shard and of two chunks per process, whatever the size of the dump.
 """
@@ -27,18 +28,18 @@ import numpy as np
 from isotherm.data import wikidump, wikitext
 from isotherm.data.bag_of_words import read_vocabulary
 from isotherm.data.registry import PathLike
-from isotherm.data.shard_manifest import Ledger
-from isotherm.data.truncation import brief
+from isotherm.data.shard_manifest import ShardManifest
+from isotherm.data.truncation import shorten
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
 from isotherm.data.word_counts import stack
 from isotherm.io.files import atomically
 
 Progress = Callable[[int, int], None]
-"""Told after every chunk how many bytes and how many pages were read."""
+"""Called after every chunk with the number of bytes and of pages read so far."""
 
 
 class Tally(NamedTuple):
-    """What became of the pages."""
+    """Number of pages by outcome, and of tokens."""
 
     documents: int = 0
     redirect: int = 0
@@ -49,25 +50,25 @@ class Tally(NamedTuple):
     short: int = 0
     """Articles with too few words of the vocabulary."""
     malformed: int = 0
-    """Pages that are not what MediaWiki writes."""
+    """Pages with invalid XML."""
     tokens: int = 0
     plain: int = 0
-    """Documents too long or too deep for mwparserfromhell, stripped by regular expressions."""
+    """Documents too long or too deeply nested to parse, stripped by regular expressions."""
 
     @property
     def pages(self) -> int:
-        """Number of all pages."""
+        """Number of pages read."""
         return sum(self[:6])
 
 
 class Built(NamedTuple):
-    """What a build has left behind."""
+    """Files and statistics of a build."""
 
     shards: tuple[Path, ...]
     vocabulary: Path
     tally: Tally
     trouble: str | None
-    """Why the dump was not read to its end, if it is cut off or damaged."""
+    """Why the dump was not read to its end, if it is truncated or damaged."""
 
 
 def build_shards(
@@ -82,65 +83,69 @@ def build_shards(
     chunk_bytes: int = 4 << 20,
     progress: Progress = lambda read, pages: None,
 ) -> Built:
-    """Count the words of every article of a dump, or go on where a build was killed.
+    """Count the words of every article of a dump, or resume a build that was killed.
 
     Parameters
     ----------
     dump
-        MediaWiki XML of current pages (`pages-articles`), plain, gzipped or bz2, best of the multistream kind.
+        MediaWiki XML of current pages (`pages-articles`), plain, gzipped or bz2; multistream bz2
+        is the fastest.
     vocabulary
-        File with a word per line, of ASCII letters; capitals are matched in lower case.
+        File with one word per line, of ASCII letters; upper case is converted to lower case.
     out
         Folder for the shards, `wiki-00000.npz` and so on, each with an array `page_id`, and for
-        `vocabulary.txt` and `ledger.json`.
+        `vocabulary.txt` and the manifest, `ledger.json`.
     min_tokens
         Skip articles with fewer words of the vocabulary.
     workers
-        Number of processes; by default one per core. A script that asks for more than one needs
+        Number of processes; by default one per core. A script that uses more than one needs
         `if __name__ == "__main__":`.
     limit
-        Stop after so many documents.
+        Stop after this many documents.
     shard_documents
-        A shard ends with the chunk in which it gets so many.
+        A shard ends with the chunk in which it reaches this many documents.
     chunk_bytes
-        Text that a process takes at a time.
+        Bytes of text that a process reads at a time.
     progress
-        Called after every chunk.
+        Called after every chunk with the number of bytes and of pages read so far.
 
     Raises
     ------
     ValueError
-        The dump is none, the vocabulary cannot be used, or `out` was begun with other arguments. A dump that is
-        cut off or damaged is no error: what was read is kept, and `Built.trouble` says so.
+        The file is not a dump, the vocabulary cannot be used, or `out` was started with other
+        arguments. A truncated or damaged dump is not an error: the pages before the damage are
+        kept, and `Built.trouble` describes it.
     """
     dump, out = Path(dump), Path(out)
-    made_from = {
+    arguments = {
         "min_tokens": min_tokens,
         "limit": limit,
         "shard_documents": shard_documents,
         "chunk_bytes": chunk_bytes,
     }
-    _check({"workers": workers, **made_from})
+    _check({"workers": workers, **arguments})
     if not dump.is_file():
-        raise FileNotFoundError(f"There is no dump `{dump}`.")
+        raise FileNotFoundError(f"The dump `{dump}` does not exist.")
     words = read_words(vocabulary)
-    made_from |= _fingerprints(dump, words)
+    arguments |= _fingerprints(dump, words)
     header = read_header(dump)
-    ledger = Ledger.open(out, made_from)
+    manifest = ShardManifest.open(out, arguments)
     copy = out / "vocabulary.txt"
-    if not ledger.ended:
+    if not manifest.ended:
         with atomically(copy) as draft:
             draft.write_bytes("\n".join([*words, ""]).encode())
-        numbers = {word: number for number, word in enumerate(words)}
-        chunks = wikidump.chunks(dump, chunk_bytes, ledger.position)
-        settings = Settings(numbers, header, min_tokens)
-        with closing(_counted(chunks, settings, workers or _cores())) as counted:
-            _write(counted, ledger, progress)
-    tally = _tally(ledger)
+        word_ids = {word: index for index, word in enumerate(words)}
+        chunks = wikidump.chunks(dump, chunk_bytes, manifest.position)
+        settings = Settings(word_ids, header, min_tokens)
+        with closing(_count_chunks(chunks, settings, workers or _cores())) as counted:
+            _write_shards(counted, manifest, progress)
+    tally = _tally(manifest)
     trouble = None
-    if ledger.trouble is not None:
-        trouble = f"`{dump}` {ledger.trouble}; the {tally.pages:,} pages before that were read."
-    return Built(ledger.paths, copy, tally, trouble)
+    if manifest.trouble is not None:
+        trouble = (
+            f"`{dump}` {manifest.trouble}; the {tally.pages:,} pages before that point were read."
+        )
+    return Built(manifest.paths, copy, tally, trouble)
 
 
 def _check(arguments: dict[str, int | None]) -> None:
@@ -151,24 +156,28 @@ def _check(arguments: dict[str, int | None]) -> None:
 
 
 def read_words(path: PathLike) -> tuple[str, ...]:
-    """Read a vocabulary, in lower case; every word must be one that a page can have."""
+    """Read a vocabulary in lower case; raise `ValueError` for a word that no page can contain."""
     lines: dict[str, int] = {}
     for number, word in enumerate(read_vocabulary(path), 1):
         lower = word.lower()
         if wikitext.tokens(word) != [lower]:
             raise ValueError(
-                f"`{path}`, line {number}: no page has {brief(repr(word))}, as words are made of the letters a to z."
+                f"`{path}`, line {number}: {shorten(repr(word))} must have the letters a to z only."
             )
         if lower in lines:
             raise ValueError(
-                f"`{path}`, line {number}: {brief(repr(word))} is on line {lines[lower]} already, but for capitals."
+                f"`{path}`, line {number}: duplicate word {shorten(repr(word))}, "
+                f"in other case on line {lines[lower]}."
             )
         lines[lower] = number
     return tuple(lines)
 
 
 def _fingerprints(dump: Path, words: tuple[str, ...]) -> dict[str, Any]:
-    """Tell dump and words by checksums (of a large dump, only its ends), and the parsers by versions."""
+    """Return what identifies the dump, the words and the parsers.
+
+    These are checksums (of a large dump, only of its first and last mebibyte) and versions.
+    """
     try:
         versions = {name: metadata.version(name) for name in ("mwxml", "mwparserfromhell")}
     except metadata.PackageNotFoundError as error:
@@ -192,20 +201,20 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tally(ledger: Ledger) -> Tally:
-    return Tally(**{name: ledger.tally.get(name, 0) for name in Tally._fields})
+def _tally(manifest: ShardManifest) -> Tally:
+    return Tally(**{name: manifest.tally.get(name, 0) for name in Tally._fields})
 
 
-def _counted(
+def _count_chunks(
     chunks: Iterator[wikidump.Chunk], settings: Settings, workers: int
 ) -> Generator[tuple[wikidump.Chunk, Counted]]:
-    """Count chunks, several at a time, and give them in their order."""
+    """Count several chunks at a time, and yield them in order."""
     if workers == 1:
         for chunk in chunks:
             yield chunk, count_chunk(chunk, settings)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_follow_parent)
+    pool = ProcessPoolExecutor(workers, context, initializer=_init_worker)
     pending: deque[tuple[wikidump.Chunk, Future[Counted]]] = deque()
     try:
         for chunk in chunks:
@@ -217,26 +226,27 @@ def _counted(
             yield done, future.result()
     except BrokenProcessPool:
         raise ChildProcessError(
-            "A process was killed, perhaps for want of memory; the same again with fewer workers goes on."
+            "A worker process was killed, perhaps because memory ran out. "
+            "Run the same again with fewer workers to resume."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _follow_parent() -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it."""
+def _init_worker() -> None:
+    """Leave Ctrl-C to the parent, and exit when the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def _write(
-    counted: Iterator[tuple[wikidump.Chunk, Counted]], ledger: Ledger, progress: Progress
+def _write_shards(
+    counted: Iterator[tuple[wikidump.Chunk, Counted]], manifest: ShardManifest, progress: Progress
 ) -> None:
-    """Gather chunks into shards until the dump ends, or breaks off, or the limit is reached."""
-    limit, size = (ledger.made_from[name] for name in ("limit", "shard_documents"))
-    position, before, parts = ledger.position, _tally(ledger), []
+    """Write shards until the dump ends, is damaged, or the limit is reached."""
+    limit, size = (manifest.arguments[name] for name in ("limit", "shard_documents"))
+    position, before, parts = manifest.position, _tally(manifest), []
     pages, documents = before.pages, before.documents
     held = 0
     for chunk, part in counted:
@@ -249,17 +259,19 @@ def _write(
         if part.trouble is not None or documents == limit:
             break
         if held >= size:
-            _add(ledger, parts, position)
+            _add_shard(manifest, parts, position)
             parts, held = [], 0
-    _add(ledger, parts, position, ended=True)
+    _add_shard(manifest, parts, position, ended=True)
 
 
-def _add(ledger: Ledger, parts: list[Counted], position: int, *, ended: bool = False) -> None:
+def _add_shard(
+    manifest: ShardManifest, parts: list[Counted], position: int, *, ended: bool = False
+) -> None:
     if not parts:
-        ledger.advance({}, position, ended=ended)
+        manifest.advance({}, position, ended=ended)
         return
     tally = sum((part.tally() for part in parts), Counter())
     counts, ids = stack([part.counts for part in parts]), [part.page_id for part in parts]
     if counts.num_documents:
-        ledger.add(counts, np.concatenate(ids))
-    ledger.advance(tally, position, ended=ended, trouble=parts[-1].trouble)
+        manifest.add(counts, np.concatenate(ids))
+    manifest.advance(tally, position, ended=ended, trouble=parts[-1].trouble)

@@ -1,11 +1,12 @@
-"""Wikitext to words: what a reader of an article sees, in lower-case ASCII letters.
+"""Convert wikitext to words: the text that a reader of an article sees, in lower-case ASCII.
 
-Templates, tables, footnotes, formulas, pictures and categories go; the text of links stays. Words are
-Hoffman's: white space and hyphens separate, everything else that is not a letter is deleted (`don't` is
-`dont`, `1st` is `st`).
+Templates, tables, footnotes, formulas, images and categories are removed; the text of links is
+kept. Words are split as by Hoffman et al.: white space and hyphens separate words, and every other
+character that is not a letter is deleted (`don't` becomes `dont`, `1st` becomes `st`).
 
-mwparserfromhell tries markup that is never closed again at every depth, so some pages would take it hours. Those,
-known by their length and depth and not by a clock, are stripped by a few regular expressions.
+mwparserfromhell parses markup that is never closed again at every depth, which would take hours on
+some pages. Pages beyond a fixed length or depth are therefore stripped by regular expressions; no
+clock is involved, so the result is reproducible.
 
 References
 ----------
@@ -19,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-LONGEST = 400_000
-"""Characters of wikitext that are parsed properly."""
-DEEPEST = 60
-"""Templates, links, tables and tags within one another that are parsed properly."""
+MAX_LENGTH = 400_000
+"""Longest page that is parsed, in characters."""
+MAX_DEPTH = 60
+"""Deepest nesting of templates, links, tables and tags that is parsed."""
 
 _HIDDEN_TAGS = frozenset(
     "ce chem gallery graph hiero imagemap math pre ref references score source syntaxhighlight "
@@ -40,17 +41,18 @@ _BRACKET = re.compile(
     re.IGNORECASE,
 )
 _KINDS = {"{{": 0, "}}": 0, "[[": 1, "]]": 1, "{|": 2, "|}": 2}
-"""Which brackets belong together; all others are tags."""
+"""Kind of each bracket; 3 for tags."""
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{\|[^{}]*\|\}")
 _HIDDEN = re.compile(rf"<({'|'.join(sorted(_HIDDEN_TAGS))})\b[^<>]*?(/?)>", re.IGNORECASE)
 _LINK = re.compile(r"\[\[([^\[\]|]*)(?:\|([^\[\]]*))?\]\]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _ADDRESS = re.compile(r"\[?\b[a-z]+://\S*")
 _PASSES = 10
+"""Depth of nested templates and links that `strip_with_regex` removes."""
 
 
 def tokens(text: str) -> list[str]:
-    """Take text apart into words.
+    """Split text into words.
 
     Examples
     --------
@@ -61,27 +63,27 @@ def tokens(text: str) -> list[str]:
     return letters.translate(None, _NO_LETTERS).decode("ascii").split()
 
 
-def bag(words: Iterable[str], numbers: Mapping[str, int]) -> dict[int, int]:
-    """Count the words that are in a vocabulary, by their numbers, which rise."""
-    counts = Counter(numbers[word] for word in words if word in numbers)
+def bag(words: Iterable[str], word_ids: Mapping[str, int]) -> dict[int, int]:
+    """Count the words that are in the vocabulary; return counts by word index, ascending."""
+    counts = Counter(word_ids[word] for word in words if word in word_ids)
     return dict(sorted(counts.items()))
 
 
-def is_monstrous(text: str) -> bool:
-    """Tell whether mwparserfromhell had better not see a page."""
-    if len(text) > LONGEST:
+def is_too_complex(text: str) -> bool:
+    """Return whether a page is too long or too deeply nested for mwparserfromhell."""
+    if len(text) > MAX_LENGTH:
         return True
     depth = [0, 0, 0, 0]
     for bracket in _BRACKET.finditer(text):
         kind = _KINDS.get(bracket[0], 3)
         depth[kind] = depth[kind] + 1 if bracket["open"] else max(depth[kind] - 1, 0)
-        if sum(depth) > DEEPEST:
+        if sum(depth) > MAX_DEPTH:
             return True
     return False
 
 
-def strip(text: str, hidden: frozenset[str]) -> tuple[str, bool]:
-    """Take the markup out of a page, and say whether it was parsed properly.
+def strip_markup(text: str, hidden: frozenset[str]) -> tuple[str, bool]:
+    """Remove the markup of a page.
 
     Parameters
     ----------
@@ -90,21 +92,26 @@ def strip(text: str, hidden: frozenset[str]) -> tuple[str, bool]:
     hidden
         Namespaces in lower case whose links show no text: files and categories.
 
+    Returns
+    -------
+    The text, and whether the page was parsed; if not, it was stripped by `strip_with_regex`.
+
     Examples
     --------
-    >>> strip("'''Ice''' is [[solid|frozen]] water.{{sfn|Bell}}[[Category:Ice]]", frozenset({"category"}))
+    >>> text = "'''Ice''' is [[solid|frozen]] water.{{sfn|Bell}}[[Category:Ice]]"
+    >>> strip_markup(text, frozenset({"category"}))
     ('Ice is frozen water.  ', True)
     """
     text = _COMMENT.sub("", text)
-    if is_monstrous(text):
-        return strip_plainly(text, hidden), False
+    if is_too_complex(text):
+        return strip_with_regex(text, hidden), False
     from mwparserfromhell import parse
 
     return _QUOTES.sub("", "".join(_visible(parse(text, skip_style_tags=True), hidden))), True
 
 
 def _visible(code: Any, hidden: frozenset[str]) -> Iterator[str]:
-    """Go through the nodes of parsed wikitext; what is not shown becomes a space."""
+    """Iterate over the visible text of parsed wikitext; invisible nodes become a space."""
     from mwparserfromhell import nodes
 
     for node in code.nodes:
@@ -118,38 +125,42 @@ def _visible(code: Any, hidden: frozenset[str]) -> Iterator[str]:
             isinstance(node, nodes.ExternalLink) and node.title
         ):
             yield from _visible(node.title, hidden)
-        elif isinstance(node, nodes.Tag) and node.contents and _shows(node):
+        elif isinstance(node, nodes.Tag) and node.contents and _is_visible(node):
             yield from _visible(node.contents, hidden)
         else:
             yield " "
 
 
-def _shows(tag: Any) -> bool:
+def _is_visible(tag: Any) -> bool:
     return str(tag.tag).strip().lower() not in _HIDDEN_TAGS
 
 
 def is_hidden(title: str, hidden: frozenset[str]) -> bool:
-    """Tell whether a link is to a file, a category or the same article in another language."""
+    """Return whether a link is to a file, a category or the article in another language."""
     namespace, colon, _ = title.partition(":")
     return bool(colon) and (
         namespace.strip().lower() in hidden or _LANGUAGE.match(title) is not None
     )
 
 
-def strip_plainly(text: str, hidden: frozenset[str]) -> str:
-    """Take markup out with regular expressions: in linear time, but less exactly."""
-    text = _without_hidden(text)
-    for pattern, put in ((_TEMPLATE, " "), (_LINK, lambda link: _shown(link, hidden))):
+def strip_with_regex(text: str, hidden: frozenset[str]) -> str:
+    """Remove markup with regular expressions: less exact than a parser, but in linear time."""
+    text = _remove_hidden_tags(text)
+    for pattern, replacement in ((_TEMPLATE, " "), (_LINK, lambda link: _link_text(link, hidden))):
         for _ in range(_PASSES):
-            text, changes = pattern.subn(put, text)
+            text, changes = pattern.subn(replacement, text)
             if not changes:
                 break
     text = _ADDRESS.sub(" ", _TAG.sub(" ", text))
     return _QUOTES.sub("", html.unescape(text))
 
 
-def _without_hidden(text: str) -> str:
-    """Leave footnotes, formulas and the like out; each name is looked for in vain only once."""
+def _remove_hidden_tags(text: str) -> str:
+    """Remove footnotes, formulas and the like.
+
+    Once the closing tag of a name was not found, that name is not searched for again: this keeps
+    the time linear.
+    """
     parts, at, unclosed = [], 0, set()
     for tag in _HIDDEN.finditer(text):
         name, closed = tag[1].lower(), tag[2]
@@ -164,7 +175,7 @@ def _without_hidden(text: str) -> str:
     return " ".join([*parts, text[at:]])
 
 
-def _shown(link: re.Match[str], hidden: frozenset[str]) -> str:
+def _link_text(link: re.Match[str], hidden: frozenset[str]) -> str:
     title, text = link[1], link[2]
     if is_hidden(title, hidden):
         return " "

@@ -1,4 +1,4 @@
-"""Counts of words in documents: what numbers must be to be called so, and the form they are in."""
+"""Word counts of documents: validation, and one canonical sparse form."""
 
 from typing import Any, NamedTuple
 
@@ -6,18 +6,21 @@ import numpy as np
 from scipy import sparse
 
 LARGEST = np.iinfo(np.int32).max
-"""What a word's number or a count can be."""
+"""Largest word index and largest count."""
 
 
 class Counts(NamedTuple):
-    """Documents by words in compressed sparse rows; words of a document rise, no count is zero."""
+    """Documents by words in compressed sparse rows.
+
+    The words of a document are in ascending order, without duplicates, and no count is zero.
+    """
 
     indptr: np.ndarray
     """Document `j` has the entries from `indptr[j]` to `indptr[j + 1]`, int64."""
     words: np.ndarray
-    """Word of each entry, int32."""
+    """Word index of each entry, int32."""
     counts: np.ndarray
-    """How often the document has it, int32."""
+    """Count of each entry, int32."""
     num_words: int
     """Size of the vocabulary."""
 
@@ -27,13 +30,13 @@ class Counts(NamedTuple):
         return len(self.indptr) - 1
 
     def to_csr(self) -> sparse.csr_array:
-        """Give the counts to SciPy, without a copy where it can do without."""
+        """Return the counts as a SciPy array, without a copy where SciPy allows it."""
         shape = (self.num_documents, self.num_words)
         return sparse.csr_array((self.counts, self.words, self.indptr), shape=shape)
 
 
 class CountError(ValueError):
-    """Something that is not a count; `row` is the document it is in."""
+    """Invalid counts; `row` is the index of the document."""
 
     def __init__(self, message: str, row: int = 0) -> None:
         super().__init__(message)
@@ -41,20 +44,20 @@ class CountError(ValueError):
 
 
 def check_counts(x: Any, *, what: str = "`counts`") -> Counts:
-    """Check a matrix of counts, documents by words, and put it into one form.
+    """Check a matrix of counts, documents by words, and convert it to canonical form.
 
     Parameters
     ----------
     x
-        Any SciPy sparse matrix or array (what scikit-learn's vectorizers give), or a dense one. A float
-        will do if it is a whole number.
+        Any SciPy sparse matrix or array (as scikit-learn's vectorizers return), or a dense array.
+        Floats are accepted if they are whole numbers.
     what
-        How error messages call it.
+        Name of `x` in error messages.
 
     Raises
     ------
     CountError
-        A `ValueError` that names the first document that is wrong.
+        A `ValueError` that names the first invalid document.
 
     Examples
     --------
@@ -82,9 +85,10 @@ def check_rows(
     what: str = "`counts`",
     first: int = 0,
 ) -> Counts:
-    """Check compressed sparse rows, in any order and with duplicates, as `check_counts` does.
+    """Check compressed sparse rows as `check_counts` does.
 
-    `first` is the number of the first document in error messages.
+    The words of a row may be in any order and may repeat. `first` is the index of the first
+    document in error messages.
     """
     indptr = np.asarray(indptr).astype(np.int64)
     if num_words < 1:
@@ -92,35 +96,19 @@ def check_rows(
     if num_words > LARGEST + 1:
         raise CountError(f"{what} has a vocabulary of {num_words} words, which is too large.")
     if (np.diff(indptr) < 0).any() or indptr[-1] != len(words) or len(counts) != len(words):
-        raise CountError(f"{what} has row pointers that do not fit its data.")
+        raise CountError(f"{what} has row pointers that do not match its data.")
     entries = _Entries(indptr, words, counts, what, first)
     entries.refuse((words < 0) | (words >= num_words), f"the vocabulary has {num_words} words")
     if counts.dtype.kind in "fi":
         entries.refuse(~(counts >= 0), "a count cannot be negative or NaN")
     if counts.dtype.kind == "f":
-        entries.refuse(np.floor(counts) != counts, "a count must be whole")
-    entries.refuse(counts > LARGEST, "the count is too large")
-    return _canonical(indptr, words.astype(np.int32), counts.astype(np.int32), num_words)
-
-
-def _canonical(indptr: np.ndarray, words: np.ndarray, counts: np.ndarray, num_words: int) -> Counts:
-    """Sort the words of each document, add up duplicates, drop zeros."""
-    rises = np.diff(words) > 0
-    rises[indptr[1:-1][(indptr[1:-1] > 0) & (indptr[1:-1] < len(words))] - 1] = True
-    if rises.all() and (counts > 0).all():
-        return Counts(indptr, words, counts, num_words)
-    shape = (len(indptr) - 1, num_words)
-    rows: Any = sparse.csr_array((counts.astype(np.int64), words, indptr), shape=shape)
-    rows.sum_duplicates()
-    rows.eliminate_zeros()
-    if rows.data.max(initial=0) > LARGEST:
-        raise CountError("The same word comes too often in a document.")
-    parts = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32))
-    return Counts(*parts, rows.data.astype(np.int32), num_words)
+        entries.refuse(np.floor(counts) != counts, "a count must be a whole number")
+    entries.refuse(counts > LARGEST, f"a count can be at most {LARGEST}")
+    return _canonical(entries, num_words)
 
 
 class _Entries(NamedTuple):
-    """The entries of a matrix, and the way to complain about one of them."""
+    """The entries of compressed sparse rows, and how error messages name them."""
 
     indptr: np.ndarray
     words: np.ndarray
@@ -128,21 +116,43 @@ class _Entries(NamedTuple):
     what: str
     first: int
 
-    def refuse(self, bad: np.ndarray, rule: str) -> None:
-        """Raise an error about the first bad entry, if there is one."""
-        if not bad.any():
+    def refuse(self, invalid: np.ndarray, rule: str) -> None:
+        """Raise a `CountError` about the first invalid entry, if there is one."""
+        if not invalid.any():
             return
-        i = int(bad.argmax())
+        i = int(invalid.argmax())
         row = int(np.searchsorted(self.indptr, i, side="right")) - 1
         raise CountError(
-            f"{self.what}: document {self.first + row} has word {self.words[i]} {self.counts[i]} times, "
-            f"but {rule}.",
+            f"{self.what}: document {self.first + row} has count {self.counts[i]} for word "
+            f"{self.words[i]}, but {rule}.",
             row,
         )
 
 
+def _canonical(entries: _Entries, num_words: int) -> Counts:
+    """Sort the words of each document, add up duplicates, drop zeros."""
+    indptr = entries.indptr
+    words, counts = entries.words.astype(np.int32), entries.counts.astype(np.int32)
+    ascending = np.diff(words) > 0
+    ascending[indptr[1:-1][(indptr[1:-1] > 0) & (indptr[1:-1] < len(words))] - 1] = True
+    if ascending.all() and (counts > 0).all():
+        return Counts(indptr, words, counts, num_words)
+    shape = (len(indptr) - 1, num_words)
+    rows: Any = sparse.csr_array((counts.astype(np.int64), words, indptr), shape=shape)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    totals = entries._replace(indptr=rows.indptr, words=rows.indices, counts=rows.data)
+    totals.refuse(rows.data > LARGEST, f"a count can be at most {LARGEST}")
+    return Counts(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32),
+        rows.data.astype(np.int32),
+        num_words,
+    )
+
+
 def stack(parts: list[Counts]) -> Counts:
-    """Put documents under one another."""
+    """Concatenate documents with the same vocabulary."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.concatenate([np.diff(part.indptr) for part in parts])

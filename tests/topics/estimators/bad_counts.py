@@ -8,7 +8,7 @@ def refuses_bad_counts(model):
     """Each is refused, with a message that says why."""
     for counts, message in [
         ([[1, -1], [2, 0]], f"Negative values in data passed to {type(model).__name__}"),
-        ([[1.5, 1], [2, 0]], "document 0 has word 0 1.5 times.*tf-idf"),
+        ([[1.5, 1], [2, 0]], "document 0 has count 1.5 for word 0.*tf-idf"),
         ([[np.nan, 1], [2, 0]], "contains NaN"),
         (np.zeros((3, 0)), "0 feature"),
         (np.zeros((3, 2)), "every count is zero"),
