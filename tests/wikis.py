@@ -1,10 +1,11 @@
-"""Small dumps of MediaWiki, made up, in every form in which dumps come."""
+"""Small made-up MediaWiki dumps, in every format of real dumps."""
 
 import bz2
 import gzip
 from xml.sax.saxutils import escape
 
-HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="en">
+HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"
+    version="0.11" xml:lang="en">
   <siteinfo><sitename>Toy</sitename><namespaces>
     <namespace key="0" case="first-letter" />
     <namespace key="6" case="first-letter">Datei</namespace>
@@ -28,7 +29,7 @@ def page(number, text, *, ns="<ns>0</ns>", redirect="", model="wikitext"):
 
 
 def toy_pages(count=40):
-    """Articles of cats and dogs; every fifth page is to be skipped, each for another reason in turn."""
+    """Return articles; every fifth page has to be skipped, for each of five reasons in turn."""
     skipped = [
         lambda n: page(n, "#REDIRECT [[cat]]", redirect='<redirect title="cat" />'),
         lambda n: page(n, "cat cat", ns="<ns>10</ns>"),
@@ -45,7 +46,7 @@ def toy_pages(count=40):
 
 
 def toy_counts(count=40):
-    """What is in `toy_pages`, by number of page: cats, dogs, fish and birds."""
+    """Return the counts of `VOCABULARY` in the articles of `toy_pages`, by page id."""
     return {n: [n, 1, 0, 1] for n in range(count) if n % 5 != 4}
 
 
@@ -54,13 +55,13 @@ def xml(pages):
 
 
 def multistream(pages, per_stream=3):
-    """As Wikipedia does it: header, some pages at a time, footer."""
+    """Compress as Wikipedia does: header, groups of pages and footer in separate streams."""
     groups = ["".join(pages[i : i + per_stream]) for i in range(0, len(pages), per_stream)]
     return b"".join(bz2.compress(part.encode()) for part in (HEADER, *groups, FOOTER))
 
 
-def cut_anywhere(pages, size=500):
-    """As pbzip2 does it: streams end in the middle of pages and of tags."""
+def split_anywhere(pages, size=500):
+    """Compress as pbzip2 does: streams end in the middle of pages and of tags."""
     text = xml(pages)
     return b"".join(bz2.compress(text[i : i + size]) for i in range(0, len(text), size))
 
@@ -70,7 +71,7 @@ FORMS = {
     "toy.xml.gz": lambda pages: gzip.compress(xml(pages)),
     "toy.xml.bz2": lambda pages: bz2.compress(xml(pages)),
     "toy-multistream.xml.bz2": multistream,
-    "toy-anywhere.xml.bz2": cut_anywhere,
+    "toy-anywhere.xml.bz2": split_anywhere,
 }
 
 

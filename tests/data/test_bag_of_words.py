@@ -1,4 +1,4 @@
-"""Bags of words are read as they are, or refused with the line that is wrong."""
+"""Bags of words are read exactly, or refused with the number of the invalid line."""
 
 import gzip
 import tracemalloc
@@ -11,6 +11,7 @@ from scipy import io, sparse
 
 from isotherm.data.bag_of_words import read_ldac, read_matrix_market, read_npz, read_vocabulary
 from isotherm.data.shards import Shards, StreamError
+from isotherm.data.word_counts import check_counts
 
 DENSE = np.array([[1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 0, 1]])
 LDAC = "2 0:1 2:2\n0\n2 3:1 1:3\n"
@@ -28,21 +29,21 @@ def test_ldac_plain_and_gzipped(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2 0:1 2:2\n3 0:1 1:1", "line 2: it says 3 words, but has 2: cut short"),
-        ("1 0:1 2:2\n", "line 1: it says 1 words, but has 2"),
+        ("2 0:1 2:2\n3 0:1 1:1", "line 2: it declares 3 words but has 2, so it may be truncated"),
+        ("1 0:1 2:2\n", "line 1: it declares 1 words but has 2"),
         ("1 0:1\n1 1:-2\n", "line 2: `1:-2` is not `word:count`"),
         ("1 0:1\n1 1:0.5\n", "line 2: `1:0.5` is not `word:count`"),
         ("1 0:nan\n", "line 1: `0:nan` is not"),
         ("1 -1:1\n", "line 1: `-1:1` is not"),
         ("1 0:1:1\n", "line 1: `0:1:1` is not"),
         ("1 0:1\n\n1 0:1\n", "line 2: it is blank"),
-        ("word 0:1\n", "line 1: it must begin with a number of words, got `word`"),
-        ("1 0:1\n1 7:1\n", "line 2: word 7, but the vocabulary has 4 words"),
+        ("word 0:1\n", "line 1: it must begin with the number of words, got `word`"),
+        ("1 0:1\n1 7:1\n", "line 2: word 7 is outside the vocabulary of 4 words"),
         ("1 0:99999999999\n", "line 1: .*too large"),
         ("", "is empty"),
     ],
 )
-def test_bad_ldac(tmp_path, text, message):
+def test_invalid_ldac(tmp_path, text, message):
     path = tmp_path / "bad.ldac"
     path.write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
@@ -50,14 +51,14 @@ def test_bad_ldac(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_ldac_cut_in_the_middle_of_a_gzip(tmp_path):
+def test_truncated_gzipped_ldac(tmp_path):
     path = tmp_path / "cut.ldac.gz"
     path.write_bytes(gzip.compress(LDAC.encode() * 1000)[:-10])
-    with pytest.raises(ValueError, match=r"is damaged or cut short at line \d+"):
+    with pytest.raises(ValueError, match=r"is damaged or truncated at line \d+"):
         read_ldac(path)
 
 
-def test_an_ldac_of_empty_documents_has_no_vocabulary(tmp_path):
+def test_ldac_of_empty_documents_has_no_vocabulary(tmp_path):
     (tmp_path / "a.ldac").write_text("0\n0\n")
     with pytest.raises(ValueError, match="vocabulary of at least one word"):
         read_ldac(tmp_path / "a.ldac")
@@ -70,10 +71,10 @@ def test_npz(tmp_path):
     (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
     np.savez(tmp_path / "other.npz", a=1)
     for name in ("cut.npz", "other.npz"):
-        with pytest.raises(ValueError, match=f"{name}` is not a sparse npz, or is cut short"):
+        with pytest.raises(ValueError, match=f"{name}` is not a sparse npz, or is truncated"):
             read_npz(tmp_path / name)
     sparse.save_npz(tmp_path / "bad.npz", sparse.csr_matrix(DENSE * 0.5))
-    with pytest.raises(ValueError, match=r"bad.npz`: document 0 has word 0 0.5 times"):
+    with pytest.raises(ValueError, match=r"bad.npz`: document 0 has count 0.5 for word 0"):
         read_npz(tmp_path / "bad.npz")
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "nowhere.npz")
@@ -95,15 +96,18 @@ HEADER = "%%MatrixMarket matrix coordinate integer general\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "3 4 4\n1 1 1\n1 3 2\n", "it says 4 entries, but has 2: cut short"),
+        (
+            HEADER + "3 4 4\n1 1 1\n1 3 2\n",
+            "it declares 4 entries but has 2, so it may be truncated",
+        ),
         (HEADER + "3 4 2\n1 1 1\n1 x 2\n", "line 4: `1 x 2` is not an entry"),
-        (HEADER + "3 4 2\n1 1 1\n1 9 2\n", "entry 2 is at row 1, column 9, outside"),
-        (HEADER + "1 2 1\n1 1 -3\n", "document 0 has word 0 -3.0 times"),
+        (HEADER + "3 4 2\n1 1 1\n1 9 2\n", "entry 2 is at row 1, column 9, outside the matrix"),
+        (HEADER + "1 2 1\n1 1 -3\n", "document 0 has count -3.0 for word 0"),
         ("no header\n", "is not Matrix Market"),
         ("", "is not Matrix Market"),
     ],
 )
-def test_bad_matrix_market(tmp_path, text, message):
+def test_invalid_matrix_market(tmp_path, text, message):
     path = tmp_path / "bad.mtx"
     path.write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
@@ -116,15 +120,15 @@ def test_vocabularies(tmp_path):
     path.write_text("rot\ngrün \nblau\n", encoding="utf-8")
     assert read_vocabulary(path) == ("rot", "grün", "blau")
     for text, message in {
-        "": "is an empty vocabulary",
-        "a\n\nb\n": "line 2: a word is missing",
-        "a\nb\na\n": "line 3: 'a' is on line 1 already",
+        "": "is empty: a vocabulary needs",
+        "a\n\nb\n": "line 2: the line is blank",
+        "a\nb\na\n": "line 3: duplicate word 'a', first on line 1",
     }.items():
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_vocabulary(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="is not text in UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         read_vocabulary(path)
 
 
@@ -135,7 +139,7 @@ def npy(array):
 
 
 def archive(path, **changes):
-    """Write a sparse npz with some of its arrays exchanged for other bytes."""
+    """Write a sparse npz with some of its arrays replaced by other bytes."""
     rows = sparse.csr_array(DENSE)
     arrays = {
         "format": np.array(b"csr"),
@@ -149,25 +153,25 @@ def archive(path, **changes):
             file.writestr(f"{name}.npy", content)
 
 
-def lying(array, shape):
-    """An array whose header promises another shape."""
+def with_shape(array, shape):
+    """Return an array in npy format whose header declares another shape."""
     content = npy(array)
     return content.replace(f"({len(array)},)".encode(), shape).ljust(len(content))[: len(content)]
 
 
-LIES = {
-    "a header that is no Python": {"data": npy(np.arange(6)).replace(b"'shape'", b"'shape(")},
-    "a shape that is not there": {"data": lying(np.arange(4), b"(99999999999,)")},
-    "half of a word": {"indices": npy(np.array([0.5, 2.0, 1.0, 3.0]))},
-    "places that are text": {"indptr": npy(np.array(["0", "2", "2", "4"]))},
-    "objects": {"data": npy(np.arange(4)).replace(b"'<i8'", b"'|O' ")},
-    "other row pointers": {"indptr": npy(np.array([1, 2, 2, 4]))},
-    "columns with a row outside": {
+CORRUPTED = {
+    "header that is not Python": {"data": npy(np.arange(6)).replace(b"'shape'", b"'shape(")},
+    "shape larger than the data": {"data": with_shape(np.arange(4), b"(99999999999,)")},
+    "fractional word index": {"indices": npy(np.array([0.5, 2.0, 1.0, 3.0]))},
+    "row pointers that are text": {"indptr": npy(np.array(["0", "2", "2", "4"]))},
+    "array of objects": {"data": npy(np.arange(4)).replace(b"'<i8'", b"'|O' ")},
+    "row pointers that begin with 1": {"indptr": npy(np.array([1, 2, 2, 4]))},
+    "row index outside the matrix": {
         "format": npy(np.array(b"csc")),
         "indptr": npy(np.array([0, 1, 2, 3, 4])),
         "indices": npy(np.array([0, 2, 10**6, 2])),
     },
-    "rows without end": {
+    "more rows than memory": {
         "format": npy(np.array(b"coo")),
         "row": npy(np.zeros(4, int)),
         "col": npy(np.zeros(4, int)),
@@ -176,15 +180,15 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_an_npz_that_lies_is_refused_and_costs_no_memory(tmp_path, lie):
-    """SciPy takes three of these for counts, asks for up to 7 TiB for two, and ends in another exception for one."""
+@pytest.mark.parametrize("case", CORRUPTED)
+def test_a_corrupted_npz_is_refused_without_allocating_memory(tmp_path, case):
+    """SciPy accepts three of these, and allocates up to 7 TiB for two."""
     archive(tmp_path / "good.npz")
     np.testing.assert_array_equal(read_npz(tmp_path / "good.npz").to_csr().toarray(), DENSE)
     path = tmp_path / "bad.npz"
-    archive(path, **LIES[lie])
+    archive(path, **CORRUPTED[case])
     tracemalloc.start()
-    with pytest.raises(ValueError, match=r"bad.npz` is not a sparse npz, or is cut short"):
+    with pytest.raises(ValueError, match=r"bad.npz` is not a sparse npz, or is truncated"):
         read_npz(path)
     with pytest.raises(StreamError, match=r"bad.npz` is not a shard of counts"):
         next(Shards([path], 4).batches(2))
@@ -195,25 +199,28 @@ def test_an_npz_that_lies_is_refused_and_costs_no_memory(tmp_path, lie):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "3 4 99999999999\n1 1 1\n", "it says 99999999999 entries, but has 1: cut short"),
-        (HEADER + "999999999999 4 1\n1 1 1\n", "it says 999999999999 documents, but has 1 counts"),
+        (HEADER + "3 4 99999999999\n1 1 1\n", "it declares 99999999999 entries but has 1, so"),
+        (HEADER + "999999999999 4 1\n1 1 1\n", "it declares 999999999999 documents but has 1"),
         (
             HEADER.replace("integer", "pattern") + "2 2 1\n1 1 ",
             "line 3: it does not end with a line",
         ),
-        (HEADER + "2 2 1\n1 1 1\n1 2 1\n", "it says 1 entries, but has 2"),
-        (HEADER + "2 2\n", "line 2: 3 sizes must be there"),
-        (HEADER.replace("general", "hermitian") + "2 2 0\n", "it does not begin as a matrix"),
+        (HEADER + "2 2 1\n1 1 1\n1 2 1\n", "it declares 1 entries but has 2"),
+        (HEADER + "2 2\n", "line 2 must have 3 sizes"),
+        (
+            HEADER.replace("general", "hermitian") + "2 2 0\n",
+            "its first line is not the header of a",
+        ),
     ],
 )
-def test_a_matrix_market_file_that_lies(tmp_path, text, message):
-    """The third one ends SciPy's reader, and Python with it, by a segmentation fault."""
+def test_matrix_market_with_a_wrong_header_or_end(tmp_path, text, message):
+    """The third one crashes SciPy's reader, and Python, with a segmentation fault."""
     (tmp_path / "bad.mtx").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_matrix_market(tmp_path / "bad.mtx")
 
 
-def test_what_scipy_writes_is_read(tmp_path):
+def test_reads_what_scipy_writes(tmp_path):
     for x in (sparse.eye_array(3, dtype=int), DENSE, DENSE.astype(float), sparse.coo_array(DENSE)):
         io.mmwrite(tmp_path / "a.mtx", x)
         dense = x.toarray() if sparse.issparse(x) else x
@@ -229,8 +236,8 @@ def test_what_scipy_writes_is_read(tmp_path):
 @pytest.mark.parametrize(
     "line", ["1 99999999999999999999:1", "1 0:99999999999999999999", "1 2147483648:1"]
 )
-def test_numbers_that_no_word_or_count_has(tmp_path, line):
-    """They would have been an OverflowError, or another word."""
+def test_numbers_too_large_for_a_word_or_count(tmp_path, line):
+    """They would overflow, or wrap around to another word."""
     path = tmp_path / "a.ldac"
     path.write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"line 1: \d+ is too large"):
@@ -239,7 +246,23 @@ def test_numbers_that_no_word_or_count_has(tmp_path, line):
         next(Shards([path], 4).batches(2))
 
 
-def test_a_vocabulary_that_is_not_packed_as_its_name_says(tmp_path):
+def test_repeated_words_whose_total_is_too_large(tmp_path):
+    """The message names the line; words that repeat within bounds are added up."""
+    path = tmp_path / "a.ldac"
+    path.write_text("1 0:1\n2 3:2147483647 3:1\n")
+    message = "line 2: the counts of one word add up to 2147483648, too large"
+    with pytest.raises(ValueError, match=message):
+        read_ldac(path)
+    with pytest.raises(StreamError, match=message):
+        list(Shards([path], 4).batches(2))
+    path.write_text("2 3:2147483646 3:1\n2 1:2147483647 2:1\n")
+    assert read_ldac(path).counts.tolist() == [2147483647, 2147483647, 1]
+    x = sparse.coo_array(([2**31 - 1, 1], ([1, 1], [0, 0])), shape=(2, 1))
+    with pytest.raises(ValueError, match="document 1 has count 2147483648 for word 0, but a count"):
+        check_counts(x)
+
+
+def test_a_vocabulary_that_is_not_gzipped_as_its_name_says(tmp_path):
     (tmp_path / "words.gz").write_text("a\nb\n")
-    with pytest.raises(ValueError, match=r"words.gz` is damaged or cut short"):
+    with pytest.raises(ValueError, match=r"words.gz` is damaged or truncated"):
         read_vocabulary(tmp_path / "words.gz")

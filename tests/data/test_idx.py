@@ -1,4 +1,4 @@
-"""IDX files are read as they are, or refused in a sentence."""
+"""IDX files are read exactly, or refused with a message."""
 
 import gzip
 import struct
@@ -21,7 +21,7 @@ def idx(array: np.ndarray, code: int) -> bytes:
     ("dtype", "code"),
     [("u1", 8), ("i1", 9), ("i2", 0x0B), ("i4", 0x0C), ("f4", 0x0D), ("f8", 0x0E)],
 )
-def test_every_type_and_rank_comes_back(tmp_path, dtype, code):
+def test_every_type_and_rank_is_read(tmp_path, dtype, code):
     for shape in ((3,), (2, 3), (2, 3, 4)):
         array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
         for name, content in (
@@ -45,18 +45,18 @@ GOOD = idx(np.arange(6, dtype="u1").reshape(2, 3), 8)
         ("text", b"hello world", "is not an IDX file"),
         ("code", b"\0\0\7\1" + GOOD[4:], "is not an IDX file"),
         ("scalar", b"\0\0\10\0" + GOOD[4:], "is not an IDX file"),
-        ("header", GOOD[:9], "cut short in its header"),
-        ("short", GOOD[:-1], "must hold 6 bytes for its shape .2, 3., it holds only 5"),
-        ("long", GOOD + b"x", "must hold 6 bytes .* it holds more"),
-        ("lying", b"\0\0\10\2" + struct.pack(">2I", 2**31, 2**31) + b"abc", "it holds only 3"),
+        ("header", GOOD[:9], "truncated in its header"),
+        ("short", GOOD[:-1], "must have 6 bytes for shape .2, 3., it has only 5"),
+        ("long", GOOD + b"x", "must have 6 bytes .* it has more"),
+        ("size", b"\0\0\10\2" + struct.pack(">2I", 2**31, 2**31) + b"abc", "it has only 3"),
         (
             "zero",
             b"\0\0\10\6" + struct.pack(">6I", 2**31, 2**31, 2**31, 2**31, 0, 0),
-            "no array has",
+            "impossible shape",
         ),
-        ("rank", b"\0\0\10\377" + struct.pack(">255I", *[1] * 255) + b"a", "no array has"),
-        ("cut.gz", gzip.compress(LONG, mtime=0)[:-30], "damaged or cut short"),
-        ("plain.gz", GOOD, "damaged or cut short"),
+        ("rank", b"\0\0\10\377" + struct.pack(">255I", *[1] * 255) + b"a", "impossible shape"),
+        ("cut.gz", gzip.compress(LONG, mtime=0)[:-30], "damaged or truncated"),
+        ("plain.gz", GOOD, "damaged or truncated"),
     ],
 )
 def test_bad_files(tmp_path, name, content, message):

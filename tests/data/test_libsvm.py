@@ -1,4 +1,4 @@
-"""LIBSVM files are read as they are, or refused in a sentence."""
+"""LIBSVM files are read exactly, or refused with a message."""
 
 import gzip
 from pathlib import Path
@@ -28,9 +28,9 @@ def test_rows_labels_and_columns(tmp_path):
         ("empty", b"", "is empty"),
         ("comment", b"# nothing\n", "is empty"),
         ("empty.gz", gzip.compress(b"", mtime=0), "is empty"),
-        ("cut.gz", gzip.compress(TEXT.encode() * 50, mtime=0)[:-12], "is damaged or cut short"),
-        ("text.gz", TEXT.encode(), "is damaged or cut short"),
-        ("wide", b"1 3:1\n1 5:1\n", "has a column 5, but `num_features` is 4"),
+        ("cut.gz", gzip.compress(TEXT.encode() * 50, mtime=0)[:-12], "is damaged or truncated"),
+        ("text.gz", TEXT.encode(), "is damaged or truncated"),
+        ("wide", b"1 3:1\n1 5:1\n", "has 5 columns, but `num_features` is 4"),
         ("zero", b"1 0:1\n", "is not a LIBSVM file: Invalid index 0"),
         ("order", b"1 3:1 2:1\n", "is not a LIBSVM file: .*sorted"),
         ("csv", b"1,2,3\n", "is not a LIBSVM file"),

@@ -1,4 +1,4 @@
-"""The registry finds files, knows wrong ones, and downloads nothing it has not checked."""
+"""The registry finds files, detects wrong checksums, and keeps no download it has not checked."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ class _Silent(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """Serve a folder on this machine; yields its address and the folder."""
+    """Serve a folder over HTTP on this machine; yield the address and the folder."""
     folder = tmp_path / "served"
     folder.mkdir()
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(folder)))
@@ -43,7 +43,7 @@ def server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def toy(server, monkeypatch):
-    """A dataset of two files: one served gzipped, two as it is, both with a dead first source."""
+    """A dataset: `one` is served gzipped, `two` plain, and the first source of both fails."""
     address, folder = server
     packed = gzip.compress(CONTENT["one"])
     (folder / "one.gz").write_bytes(packed)
@@ -64,8 +64,8 @@ def toy(server, monkeypatch):
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
-    """Four data folders: the environment's, two beside, the cache; none is there yet."""
+def folders(tmp_path, monkeypatch):
+    """The four data folders (environment, two shared ones, cache); none of them exists yet."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("ISOTHERM_DATA", str(tmp_path / "environment"))
@@ -84,35 +84,46 @@ def put(folder, name="one", content=None, dataset="toy"):
     return path
 
 
-def test_the_order_of_search(toy, places, tmp_path):
-    for folder in reversed(places):
+def test_search_order(toy, folders, tmp_path):
+    for folder in reversed(folders):
         path = put(folder)
         assert registry.locate("toy", files=["one"]) == {"one": path}
-    assert registry.data_folders() == places
+    assert registry.data_folders() == folders
     own = put(tmp_path / "own")
     assert registry.locate("toy", tmp_path / "own", ["one"]) == {"one": own}
 
 
-def test_a_folder_given_is_the_only_one_searched(toy, places, tmp_path):
-    put(places[0]), put(places[0], "two")
+def test_a_given_folder_is_the_only_one_searched(toy, folders, tmp_path):
+    put(folders[0]), put(folders[0], "two")
     with pytest.raises(DataNotFoundError, match="toy/one"):
         registry.locate("toy", tmp_path / "own")
 
 
-def test_without_environment_or_checkout_there_is_the_cache(toy, places, tmp_path, monkeypatch):
+def test_without_environment_or_checkout_only_the_cache_is_searched(toy, folders, monkeypatch):
     monkeypatch.delenv("ISOTHERM_DATA")
-    assert registry.data_folders() == [places[3]]
-    assert registry.download_folder("toy") == places[3] / "toy"
+    assert registry.data_folders() == [folders[3]]
+    assert registry.download_folder("toy") == folders[3] / "toy"
 
 
-def test_missing_data_say_where_they_were_sought_and_how_to_get_them(toy, places):
-    put(places[3])
+def test_the_error_for_missing_data_lists_the_folders_and_the_command(toy, folders):
+    put(folders[3])
     with pytest.raises(FileNotFoundError) as caught:
         registry.locate("toy")
     message = str(caught.value)
     assert "`toy/two`" in message and "toy/one" not in message
-    assert str(places[0]) in message and str(places[3]) in message
+    assert str(folders[0]) in message and str(folders[3]) in message
     assert "isotherm data fetch toy" in message
+
+
+def test_the_error_for_missing_data_without_a_source_suggests_no_download(
+    toy, folders, monkeypatch
+):
+    files = tuple(file._replace(urls=()) for file in registry.find("toy").files)
+    only = {"toy": Dataset("toy", "", "", files)}
+    monkeypatch.setattr(registry, "datasets", lambda: only)
+    with pytest.raises(DataNotFoundError, match=r"No public source: .*ISOTHERM_DATA") as caught:
+        registry.locate("toy")
+    assert "fetch" not in str(caught.value)
 
 
 def test_unknown_names():
@@ -135,16 +146,16 @@ def test_a_damaged_gzip_has_the_wrong_checksum(toy, tmp_path, damage):
     assert registry.verify("toy", tmp_path)[0].state == "wrong checksum"
 
 
-def test_fetch_tries_the_next_source_and_verifies(toy, places):
+def test_fetch_tries_the_next_source_and_verifies(toy, folders):
     checks = registry.fetch("toy")
-    folder = places[0] / "toy"
+    folder = folders[0] / "toy"
     assert [c.path for c in checks] == [folder / "one.gz", folder / "two"]
     assert {c.state for c in checks} == {"ok"}
-    shutil.rmtree(toy)  # what is there is not fetched again
+    shutil.rmtree(toy)  # existing files are not downloaded again
     assert registry.fetch("toy") == checks
 
 
-def test_fetch_mends_a_wrong_file(toy, tmp_path):
+def test_fetch_replaces_a_wrong_file(toy, tmp_path):
     put(tmp_path, "two", b"wrong")
     assert {c.state for c in registry.fetch("toy", tmp_path)} == {"ok"}
 
@@ -154,18 +165,20 @@ def test_fetch_keeps_nothing_with_a_wrong_checksum(toy, tmp_path, monkeypatch):
     one, two = registry.find("toy").files
     only = {"toy": Dataset("toy", "", "", (one, two._replace(urls=two.urls[1:])))}
     monkeypatch.setattr(registry, "datasets", lambda: only)
-    with pytest.raises(ChecksumError, match=r"`two`.*another checksum"):
+    with pytest.raises(ChecksumError, match=r"`two`.*wrong checksum"):
         registry.fetch("toy", tmp_path)
     assert [path.name for path in (tmp_path / "toy").iterdir()] == ["one.gz"]
 
 
-def test_fetch_says_which_source_failed(toy, tmp_path):
+def test_fetch_names_the_source_that_failed(toy, tmp_path):
     shutil.rmtree(toy)
-    with pytest.raises(OSError, match=r"`one`: .*/dead/one does not answer \(HTTPError\); "):
+    with pytest.raises(OSError, match=r"`one`: .*/dead/one failed \(HTTPError\); "):
         registry.fetch("toy", tmp_path)
 
 
-def test_fetch_without_a_source_says_so_after_getting_the_rest(toy, tmp_path, monkeypatch):
+def test_fetch_downloads_the_rest_before_it_reports_a_file_without_a_source(
+    toy, tmp_path, monkeypatch
+):
     one, two = registry.find("toy").files
     only = {"toy": Dataset("toy", "", "", (one._replace(urls=()), two))}
     monkeypatch.setattr(registry, "datasets", lambda: only)
@@ -174,7 +187,7 @@ def test_fetch_without_a_source_says_so_after_getting_the_rest(toy, tmp_path, mo
     assert (tmp_path / "toy" / "two").read_bytes() == CONTENT["two"]
 
 
-def test_fetch_drives_a_progress_bar(toy, tmp_path):
+def test_fetch_updates_a_progress_bar(toy, tmp_path):
     class Bar:
         total, seen = 0, 0
 
@@ -204,7 +217,7 @@ def test_the_registry_is_well_formed():
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
 @pytest.mark.parametrize("name", registry.datasets())
-def test_the_real_files_are_those_registered(name):
+def test_the_real_files_match_the_registry(name):
     for file, path, state in registry.verify(name, SHARED):
         assert state == "ok", file.name
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""A stream gives every document once and in order, goes on where it stood, and loses nothing."""
+"""A stream returns every document once and in order, resumes at a position, and loses nothing."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def save_ldac(path, x):
 
 @pytest.fixture
 def shards(tmp_path):
-    """Four shards of three kinds, one of them without documents, and all their rows."""
+    """Four shards in three formats, one of them without documents, and all their rows."""
     parts = [matrix(rows, seed) for seed, rows in enumerate((7, 12, 0, 5))]
     sparse.save_npz(tmp_path / "0.npz", sparse.csr_matrix(parts[0].astype(np.uint16)))
     save_ldac(tmp_path / "1.ldac", parts[1])
@@ -62,7 +62,7 @@ def test_resumes_from_json(shards, after):
     np.testing.assert_array_equal(dense(rest), dense(batches[after:]))
 
 
-def test_epochs_start_again(shards):
+def test_epochs_repeat_the_documents(shards):
     stream, x = shards
     np.testing.assert_array_equal(dense(stream.batches(10, num_epochs=2)), np.concatenate([x, x]))
     endless = stream.batches(24, num_epochs=None)
@@ -85,11 +85,11 @@ def break_ldac(path, x):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("bad.npz", break_npz, "document 4 has word 3 0.5 times"),
-        ("bad.ldac", break_ldac, "line 5: it says 2 words, but has 1"),
+        ("bad.npz", break_npz, "document 4 has count 0.5 for word 3"),
+        ("bad.ldac", break_ldac, "line 5: it declares 2 words but has 1"),
     ],
 )
-def test_a_bad_document_loses_nothing_before_it(tmp_path, name, damage, message):
+def test_documents_before_an_invalid_one_are_returned(tmp_path, name, damage, message):
     good, bad = matrix(5, 0), matrix(8, 1)
     sparse.save_npz(tmp_path / "good.npz", sparse.csr_matrix(good))
     damage(tmp_path / name, bad)
@@ -107,18 +107,16 @@ def test_a_word_outside_the_vocabulary(tmp_path):
     (tmp_path / "a.ldac").write_text("1 0:1\n1 20:1\n")
     stream = Shards([tmp_path / "a.ldac"], WORDS).batches(10)
     assert next(stream).counts.num_documents == 1
-    with pytest.raises(
-        StreamError, match=r"line 2: has word 20 1 times, but the vocabulary has 20"
-    ):
+    with pytest.raises(StreamError, match="line 2: word 20 is outside the vocabulary of 20 words"):
         next(stream)
 
 
-def test_files_that_are_cut_short(tmp_path):
+def test_truncated_files(tmp_path):
     x = matrix(4000, 0)
     save_ldac(tmp_path / "a.ldac.gz", x)
     (tmp_path / "a.ldac.gz").write_bytes((tmp_path / "a.ldac.gz").read_bytes()[:-5000])
     seen = []
-    with pytest.raises(StreamError, match=r"line \d+: damaged or cut short"):
+    with pytest.raises(StreamError, match=r"is damaged or truncated at line \d+"):
         for batch in Shards([tmp_path / "a.ldac.gz"], WORDS).batches(100):
             seen.append(batch)
     got = dense(seen)
@@ -126,11 +124,11 @@ def test_files_that_are_cut_short(tmp_path):
     np.testing.assert_array_equal(got, x[: len(got)])
     sparse.save_npz(tmp_path / "a.npz", sparse.csr_matrix(x))
     (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-500])
-    with pytest.raises(StreamError, match="is not a shard of counts, or is cut short"):
+    with pytest.raises(StreamError, match="is not a shard of counts, or is truncated"):
         next(Shards([tmp_path / "a.npz"], WORDS).batches(100))
 
 
-def test_a_wrong_byte_inside_an_npz_is_found(tmp_path):
+def test_a_wrong_byte_inside_an_npz_is_detected(tmp_path):
     x = matrix(4000, 0)
     sparse.save_npz(tmp_path / "a.npz", sparse.csr_matrix(x))
     content = bytearray((tmp_path / "a.npz").read_bytes())
@@ -172,11 +170,11 @@ def test_bad_arguments(tmp_path):
         Shards([tmp_path / "a.txt"], 3)
     with pytest.raises(ValueError, match="`batch_size` must be at least 1"):
         next(Shards([tmp_path / "a.npz"], WORDS).batches(0))
-    with pytest.raises(StreamError, match="it has 20 words, not 21"):
+    with pytest.raises(StreamError, match="it must have 21 words, got 20"):
         next(Shards([tmp_path / "a.npz"], 21).batches(1))
-    with pytest.raises(StreamError, match="it has format csc, not csr"):
+    with pytest.raises(StreamError, match="its format must be csr, got csc"):
         next(Shards([tmp_path / "column.npz"], WORDS).batches(1))
-    with pytest.raises(StreamError, match="it has 3 documents, there is no 4"):
+    with pytest.raises(StreamError, match="position 4 is beyond its 3 documents"):
         next(Shards([tmp_path / "a.npz"], WORDS).batches(1, Position(0, 0, 4, 4)))
     with pytest.raises(FileNotFoundError):
         next(Shards([tmp_path / "nowhere.npz"], WORDS).batches(1))

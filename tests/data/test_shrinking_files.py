@@ -1,4 +1,4 @@
-"""A file that shrinks while it is read, or was cut before, is never taken for a shorter one that is whole."""
+"""A file that is truncated, before or while it is read, is never read as a shorter file."""
 
 import gzip
 import os
@@ -38,7 +38,7 @@ def write(path):
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_a_stream_whose_file_shrinks(tmp_path, name, share):
     path, seen = write(tmp_path / name), []
-    with pytest.raises(StreamError, match=r"changed while it was read|damaged or cut short"):
+    with pytest.raises(StreamError, match=r"changed while it was being read|damaged or truncated"):
         for number, batch in enumerate(Shards([path], WORDS).batches(10)):
             seen.append(batch.counts.to_csr().toarray())
             if number == 2:
@@ -46,10 +46,10 @@ def test_a_stream_whose_file_shrinks(tmp_path, name, share):
                 os.truncate(path, content.rfind(b"\n") + 1 if name == "a.ldac" else len(content))
     got = np.concatenate(seen)
     assert len(got) >= 30
-    np.testing.assert_array_equal(got, COUNTS[: len(got)])  # and what came before is right
+    np.testing.assert_array_equal(got, COUNTS[: len(got)])  # documents before the cut are right
 
 
-def test_text_that_is_cut_at_the_end_of_a_line_while_it_is_read(tmp_path, monkeypatch):
+def test_ldac_truncated_after_a_line_while_it_is_read(tmp_path, monkeypatch):
     path, parse = write(tmp_path / "a.ldac"), bag_of_words.parse_ldac
     keep = path.read_bytes().find(b"\n", 20_000) + 1
 
@@ -58,11 +58,11 @@ def test_text_that_is_cut_at_the_end_of_a_line_while_it_is_read(tmp_path, monkey
         return parse(line)
 
     monkeypatch.setattr(bag_of_words, "parse_ldac", cut_and_parse)
-    with pytest.raises(ValueError, match="was changed while it was read"):
+    with pytest.raises(ValueError, match="changed while it was being read"):
         read_ldac(path)
 
 
-def test_libsvm_that_is_cut_at_the_end_of_a_line_while_it_is_read(tmp_path, monkeypatch):
+def test_libsvm_truncated_after_a_line_while_it_is_read(tmp_path, monkeypatch):
     path, load = tmp_path / "a", sklearn.datasets.load_svmlight_file
     path.write_text("1 1:1\n" * 100)
 
@@ -71,11 +71,11 @@ def test_libsvm_that_is_cut_at_the_end_of_a_line_while_it_is_read(tmp_path, monk
         return load(name, **options)
 
     monkeypatch.setattr(sklearn.datasets, "load_svmlight_file", cut_and_load)
-    with pytest.raises(ValueError, match="was changed while it was read"):
+    with pytest.raises(ValueError, match="changed while it was being read"):
         read_libsvm(path, num_features=1)
 
 
-def test_idx_that_is_cut_while_it_is_read(tmp_path, monkeypatch):
+def test_idx_truncated_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(b"\0\0\10\1" + struct.pack(">I", 100_000) + bytes(100_000))
     read = idx._read
@@ -85,16 +85,16 @@ def test_idx_that_is_cut_while_it_is_read(tmp_path, monkeypatch):
         return read(stream, wanted)
 
     monkeypatch.setattr(idx, "_read", cut_and_read)
-    with pytest.raises(ValueError, match="it holds only"):
+    with pytest.raises(ValueError, match="it has only"):
         read_idx(path)
 
 
 SMALL = COUNTS[:4, :6] * 12
-"""Counts of two digits: one of them may be lost."""
+"""Counts of two digits, of which truncation may remove one."""
 
 
 def small_files(folder):
-    """Give small files, and how to read them."""
+    """Write small files; return a reader for each."""
     sparse.save_npz(folder / "a.npz", sparse.csr_array(SMALL))
     head = f"%%MatrixMarket matrix coordinate integer general\n4 6 {np.count_nonzero(SMALL)}\n"
     entries = "".join(f"{i + 1} {j + 1} {SMALL[i, j]}\n" for i, j in np.argwhere(SMALL))
@@ -114,8 +114,8 @@ def small_files(folder):
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.mtx", "a.ldac", "a.ldac.gz", "a.svm"])
-def test_cut_before_every_byte(tmp_path, name):
-    """Refused; but text may end after any line. That is what checksums are for: `isotherm data verify`."""
+def test_truncated_at_every_byte(tmp_path, name):
+    """Every one is refused, except text that ends after a line; checksums detect that."""
     read, path = small_files(tmp_path)[name], tmp_path / name
     content = path.read_bytes()
     np.testing.assert_array_equal(read(path).toarray(), SMALL)
@@ -130,8 +130,8 @@ def test_cut_before_every_byte(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.ldac.gz"])
-def test_no_bit_can_change_unnoticed(tmp_path, name):
-    """Checksums of the zip and of gzip: a flipped bit is refused, or it is in what has no meaning."""
+def test_a_flipped_bit_is_detected(tmp_path, name):
+    """A flipped bit fails the checksum of zip or gzip, or is in a field that has no effect."""
     read, path = small_files(tmp_path)[name], tmp_path / name
     content = path.read_bytes()
     refused = 0

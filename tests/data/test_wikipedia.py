@@ -1,4 +1,4 @@
-"""A dump becomes exactly its words, whoever counts them and however often they are interrupted."""
+"""Shards have the exact word counts, for any number of workers and of interruptions."""
 
 import gc
 import json
@@ -28,7 +28,7 @@ def build(dump, out, **changes):
 
 
 def documents(built):
-    """Counts of every document by the number of its page."""
+    """Return the counts of every document by page id."""
     if not built.shards:
         return {}
     rows = [batch.counts.to_csr().toarray() for batch in Shards(built.shards, 4).batches(7)]
@@ -42,8 +42,8 @@ def files(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A multistream dump, and what a build of it leaves that nobody interrupts."""
+def uninterrupted(tmp_path_factory):
+    """A multistream dump, and the files of an uninterrupted build."""
     folder = tmp_path_factory.mktemp("whole")
     dump = wikis.write(folder, MULTISTREAM, wikis.toy_pages())
     build(dump, folder / "out")
@@ -63,7 +63,7 @@ def test_exact_counts(tmp_path, name):
     assert read_npz(built.shards[0]).num_words == 4
 
 
-def test_articles_that_are_too_short_are_counted(tmp_path):
+def test_articles_that_are_too_short_are_skipped_and_counted(tmp_path):
     dump = wikis.write(tmp_path, "toy.xml", wikis.toy_pages())
     built = build(dump, tmp_path / "out", min_tokens=30)
     assert sorted(documents(built)) == [n for n in wikis.toy_counts() if n + 2 >= 30]
@@ -71,13 +71,13 @@ def test_articles_that_are_too_short_are_counted(tmp_path):
     assert build(dump, tmp_path / "none", min_tokens=1000).shards == ()
 
 
-def test_any_number_of_workers_makes_the_same_shards(whole, tmp_path):
-    dump, expected = whole
+def test_shards_do_not_depend_on_the_number_of_workers(uninterrupted, tmp_path):
+    dump, expected = uninterrupted
     build(dump, tmp_path / "out", workers=2)
     assert files(tmp_path / "out") == expected
 
 
-def test_handed_out_pages_are_counted_the_same_by_many(tmp_path):
+def test_shards_of_a_gzipped_dump_do_not_depend_on_the_number_of_workers(tmp_path):
     dump = wikis.write(tmp_path, "toy.xml.gz", wikis.toy_pages())
     for workers in (1, 3):
         build(dump, tmp_path / str(workers), workers=workers)
@@ -90,8 +90,10 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("name", ["toy.xml.bz2", MULTISTREAM])
 @pytest.mark.parametrize("moment", ["before the rename", "after the rename"])
-def test_killed_at_any_write_it_goes_on_to_the_same_shards(tmp_path, monkeypatch, name, moment):
-    """A build that is killed at every single write once, and has to be started again each time."""
+def test_a_build_killed_at_any_write_resumes_to_the_same_shards(
+    tmp_path, monkeypatch, name, moment
+):
+    """The build is killed at one write after the other, and resumed each time."""
     dump = wikis.write(tmp_path, name, wikis.toy_pages())
     build(dump, tmp_path / "whole")
     replace, deadline, writes = os.replace, 0, 0
@@ -120,8 +122,8 @@ def test_killed_at_any_write_it_goes_on_to_the_same_shards(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("limit", [None, 21])
-def test_killed_while_counting_it_goes_on(whole, tmp_path, limit):
-    dump, expected = whole
+def test_a_build_killed_while_counting_resumes(uninterrupted, tmp_path, limit):
+    dump, expected = uninterrupted
     if limit is not None:
         build(dump, tmp_path / "limited", limit=limit)
         expected = files(tmp_path / "limited")
@@ -143,8 +145,8 @@ def test_killed_while_counting_it_goes_on(whole, tmp_path, limit):
     assert starts == sorted(starts) and starts[-1] > starts[0]
 
 
-def test_killed_by_the_system_it_goes_on_and_leaves_no_orphans(whole, tmp_path):
-    dump, expected = whole
+def test_a_build_killed_by_sigkill_resumes_and_leaves_no_workers(uninterrupted, tmp_path):
+    dump, expected = uninterrupted
     code = f"""
 import os, sys, time
 from isotherm.data.wikipedia import build_shards
@@ -166,13 +168,13 @@ if __name__ == "__main__":
     build(dump, tmp_path / "out")
     assert files(tmp_path / "out") == expected
     for _ in range(100):
-        if not any(map(_lives, children)):
+        if not any(map(_is_alive, children)):
             return
         time.sleep(0.05)
-    raise AssertionError("workers live on")
+    raise AssertionError("workers are still alive")
 
 
-def _lives(pid):
+def _is_alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -180,8 +182,8 @@ def _lives(pid):
         return False
 
 
-def test_a_finished_build_is_left_alone(whole, tmp_path):
-    dump, expected = whole
+def test_a_finished_build_is_not_repeated(uninterrupted, tmp_path):
+    dump, expected = uninterrupted
     first = build(dump, tmp_path / "out")
     calls = []
     assert build(dump, tmp_path / "out", progress=lambda *numbers: calls.append(numbers)) == first
@@ -189,8 +191,8 @@ def test_a_finished_build_is_left_alone(whole, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_limit(whole, tmp_path, workers):
-    dump, _ = whole
+def test_limit(uninterrupted, tmp_path, workers):
+    dump, _ = uninterrupted
     built = build(dump, tmp_path / "out", limit=13, workers=workers)
     counts = wikis.toy_counts()
     assert documents(built) == {n: counts[n] for n in sorted(counts)[:13]}
@@ -198,18 +200,21 @@ def test_limit(whole, tmp_path, workers):
 
 
 @pytest.mark.parametrize("name", [name for name in wikis.FORMS if name != "toy.xml.bz2"])
-def test_a_dump_that_is_cut_off_keeps_what_was_read(tmp_path, name):
+def test_pages_before_a_truncation_are_kept(tmp_path, name):
     dump = wikis.write(tmp_path, name, wikis.toy_pages())
     dump.write_bytes(dump.read_bytes()[: int(0.9 * dump.stat().st_size)])
     built = build(dump, tmp_path / "out")
-    assert "is cut off" in built.trouble and f"the {built.tally.pages} pages" in built.trouble
+    assert (
+        "is truncated" in built.trouble
+        and f"the {built.tally.pages} pages before that point" in built.trouble
+    )
     got, counts = documents(built), wikis.toy_counts()
     assert got == {n: counts[n] for n in counts if n < built.tally.pages}
     assert len(got) > 15
     assert build(dump, tmp_path / "out") == built
 
 
-def test_a_wrong_block_keeps_what_was_before(whole, tmp_path):
+def test_pages_before_a_damaged_block_are_kept(tmp_path):
     dump = wikis.write(tmp_path, MULTISTREAM, wikis.toy_pages())
     content = bytearray(dump.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -222,7 +227,7 @@ def test_a_wrong_block_keeps_what_was_before(whole, tmp_path):
 
 
 def test_entities_do_not_expand(tmp_path):
-    """A bomb in the header is refused; one in the middle is never shown to a parser as a whole."""
+    """Entities in the header are refused; those between pages never reach the parser."""
     bomb = '<!DOCTYPE x [<!ENTITY a "cat "><!ENTITY b "&a;&a;&a;&a;">]>'
     article = wikis.page(1, "dog dog BOMB").replace("BOMB", "&b;")
     dump = wikis.write(tmp_path, "toy.xml", [article])
@@ -235,14 +240,14 @@ def test_entities_do_not_expand(tmp_path):
     assert documents(built) == {0: [0, 2, 0, 0]} and built.tally.malformed == 1
 
 
-def test_old_dumps_have_no_number_of_the_namespace(tmp_path):
+def test_old_dumps_without_namespace_numbers(tmp_path):
     pages = [wikis.page(n, "cat dog", ns="") for n in range(3)]
     pages[1] = pages[1].replace("Page 1", "Template:Page 1")
     built = build(wikis.write(tmp_path, "toy.xml", pages), tmp_path / "out")
     assert sorted(documents(built)) == [0, 2] and built.tally.namespace == 1
 
 
-def test_a_monstrous_page_is_counted_as_such(tmp_path):
+def test_pages_too_complex_to_parse_are_counted(tmp_path):
     pages = [wikis.page(0, "cat dog " + "{{a|" * 5000), wikis.page(1, "cat dog")]
     built = build(wikis.write(tmp_path, "toy.xml", pages), tmp_path / "out")
     assert documents(built) == {0: [1, 1, 0, 0], 1: [1, 1, 0, 0]} and built.tally.plain == 1
@@ -251,12 +256,12 @@ def test_a_monstrous_page_is_counted_as_such(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "is an empty vocabulary"),
-        ("cat\ndog\ncat\n", "line 3: 'cat' is on line 1 already"),
-        ("cat\nCat\n", "line 2: 'Cat' is on line 1 already, but for capitals"),
-        ("cat\ndon't\n", "line 2: no page has"),
-        ("cat\ncafé\n", "line 2: no page has 'café'"),
-        ("cat\n\ndog\n", "line 2: a word is missing"),
+        ("", "is empty: a vocabulary needs"),
+        ("cat\ndog\ncat\n", "line 3: duplicate word 'cat', first on line 1"),
+        ("cat\nCat\n", "line 2: duplicate word 'Cat', in other case on line 1"),
+        ("cat\ndon't\n", 'line 2: "don\'t" must have the letters a to z only'),
+        ("cat\ncafé\n", "line 2: 'café' must have the letters a to z only"),
+        ("cat\n\ndog\n", "line 2: the line is blank"),
     ],
 )
 def test_vocabularies_that_cannot_be_used(tmp_path, words, message):
@@ -267,44 +272,44 @@ def test_vocabularies_that_cannot_be_used(tmp_path, words, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_is_not_mixed_up(whole, tmp_path):
-    dump, _ = whole
+def test_a_folder_with_other_contents_is_refused(uninterrupted, tmp_path):
+    dump, _ = uninterrupted
     out = tmp_path / "out"
     build(dump, out)
     with pytest.raises(
-        ValueError, match=r"was begun with `min_tokens` 2, not 3: give the same, or"
+        ValueError, match="was started with `min_tokens` 2, not 3: use the same value, or"
     ):
         build(dump, out, min_tokens=3)
     other = wikis.write(tmp_path, "toy.xml", wikis.toy_pages(3))
-    with pytest.raises(ValueError, match="was begun with `dump_bytes`"):
+    with pytest.raises(ValueError, match="was started with `dump_bytes`"):
         build(other, out)
     (out / "wiki-00001.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"wiki-00001.npz` is gone or was changed"):
+    with pytest.raises(ValueError, match=r"wiki-00001.npz` is missing or was changed"):
         build(dump, out)
     (out / "ledger.json").write_text("{")
-    with pytest.raises(ValueError, match="is not a ledger of shards"):
+    with pytest.raises(ValueError, match="is not a manifest of shards"):
         build(dump, out)
     (out / "ledger.json").unlink()
-    with pytest.raises(ValueError, match="has files but no ledger"):
+    with pytest.raises(ValueError, match=r"has files but no `ledger\.json`"):
         build(dump, out)
     with pytest.raises(ValueError, match="is a file, not a folder"):
         build(dump, dump)
 
 
 @pytest.mark.parametrize("name", ["workers", "limit", "shard_documents", "chunk_bytes"])
-def test_bad_arguments(whole, tmp_path, name):
+def test_bad_arguments(uninterrupted, tmp_path, name):
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
-        build(whole[0], tmp_path / "out", **{name: 0})
+        build(uninterrupted[0], tmp_path / "out", **{name: 0})
     with pytest.raises(ValueError, match="`min_tokens` must be at least 0, got -1"):
-        build(whole[0], tmp_path / "out", min_tokens=-1)
-    with pytest.raises(FileNotFoundError, match="There is no dump"):
+        build(uninterrupted[0], tmp_path / "out", min_tokens=-1)
+    with pytest.raises(FileNotFoundError, match=r"The dump .*nowhere` does not exist"):
         build(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_a_killed_worker_is_an_error_and_not_a_hang(whole, tmp_path, monkeypatch):
+def test_a_killed_worker_is_an_error_and_not_a_hang(uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "count_chunk", _die)
-    with pytest.raises(ChildProcessError, match="A process was killed"):
-        build(whole[0], tmp_path / "out", workers=2)
+    with pytest.raises(ChildProcessError, match="A worker process was killed"):
+        build(uninterrupted[0], tmp_path / "out", workers=2)
 
 
 def _die(chunk, settings):
@@ -313,9 +318,9 @@ def _die(chunk, settings):
 
 @pytest.mark.parametrize("name", ["toy.xml.gz", MULTISTREAM])
 def test_memory_does_not_grow_with_the_dump(tmp_path, name, monkeypatch):
-    """120 pages more of 50 kB each in the same memory, but for what is garbage at the moment."""
+    """120 more pages of 50 kB each need the same memory, up to uncollected garbage."""
     monkeypatch.setattr(
-        "isotherm.data.wikitext.strip", lambda text, hidden: (text.replace("x", ""), True)
+        "isotherm.data.wikitext.strip_markup", lambda text, hidden: (text.replace("x", ""), True)
     )
     monkeypatch.setattr(wikidump, "BLOCK", 1 << 14)
     peaks = []
@@ -336,11 +341,11 @@ def real():
     folders = [folder / "wiki" for folder in registry.data_folders()]
     found = [folder for folder in folders if all((folder / name).is_file() for name in names)]
     if not found:
-        pytest.skip("the small real dump is not on this machine")
+        pytest.skip("needs the small real dump (`isotherm data list`)")
     return found[0] / names[1], found[0] / names[0]
 
 
-def test_the_real_dump_begins_as_it_should(tmp_path):
+def test_first_articles_of_the_real_dump(tmp_path):
     dump, words = real()
     built = build_shards(dump, words, tmp_path, workers=1, limit=4, chunk_bytes=1 << 16)
     assert built.tally == Tally(4, 54, 0, 0, 0, 0, 6970, 0)
@@ -352,7 +357,7 @@ def test_the_real_dump_begins_as_it_should(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_real_dump(tmp_path):
+def test_all_of_the_real_dump(tmp_path):
     dump, words = real()
     built = build_shards(dump, words, tmp_path, workers=1)
     assert built.tally == Tally(106, 99, 1, 0, 0, 0, 149_528, 0) and built.trouble is None

@@ -64,7 +64,8 @@ def test_bad_counts(counts, message):
 def test_a_word_outside_the_vocabulary():
     x = sparse.csr_array(DENSE)
     x.indices[3] = 9
-    with pytest.raises(ValueError, match="document 2 has count 1 for word 9, but the vocab.* has 4"):
+    message = "document 2 has count 1 for word 9, but the vocabulary has 4"
+    with pytest.raises(ValueError, match=message):
         as_corpus(x)
 
 
