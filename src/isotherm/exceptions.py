@@ -7,9 +7,16 @@ if TYPE_CHECKING:
 
 
 class DivergedError(RuntimeError):
-    """A chain left the real numbers.
+    """A chain diverged: its position is no longer finite.
 
-    `run` holds what was collected before, `chain`, `first_step`, `last_step` and `leaf` say where.
+    Attributes
+    ----------
+    run
+        The run with the draws made before the divergence.
+    chain, leaf
+        The chain that diverged, and the path of the leaf that is not finite.
+    first_step, last_step
+        The divergence happened between these steps.
     """
 
     def __init__(self, chain: int, first_step: int, last_step: int, leaf: str, run: "Run") -> None:
@@ -31,11 +38,11 @@ class DivergedError(RuntimeError):
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the run has ended, or cannot be reached."""
+    """Another process of the run has ended or cannot be reached."""
 
 
 class HealthWarning(UserWarning):
-    """A chain has not diverged, but its temperatures or its gradient noise say that its draws are not the posterior."""
+    """Temperatures or gradient noise show that the draws do not follow the posterior."""
 
 
 class PolicyWarning(UserWarning):
@@ -43,8 +50,11 @@ class PolicyWarning(UserWarning):
 
 
 class RollbackWarning(UserWarning):
-    """A chain diverged, and all went back to go on with a smaller step (`run.rollbacks` says why)."""
+    """A chain diverged, and all chains continue from an earlier state with a smaller step size.
+
+    `run.rollbacks` lists the reasons.
+    """
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is damaged, and an older one was taken."""
+    """A checkpoint is damaged, and an older one is used."""

@@ -1,8 +1,9 @@
-r"""Elementary functions in single precision that a compiler turns into short straight vector code.
+r"""Elementary functions in single precision that compile to short vector code without branches.
 
-The general ones have branches for infinities and last digits, and break up the loops they are fused into:
-on a CPU they cost a thermostat more than its memory traffic. These have none, and a bound
-on the error instead. Other precisions go to the general functions.
+The general functions have branches for infinities and for the last digits, which keep XLA from
+vectorising the loops they are fused into: on a CPU they cost a thermostat more than its memory
+traffic. The functions here have no branches and a stated error bound. For other
+precisions they call the general functions.
 """
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 
 def polynomial(x: jax.Array, coefficients: tuple[float, ...]) -> jax.Array:
-    """Evaluate by pairs (Estrin): half the depth of Horner's rule, so a processor overlaps more."""
+    """Evaluate a polynomial by Estrin's scheme: half the sequential depth of Horner's rule."""
     terms = [jnp.asarray(c, x.dtype) for c in coefficients]
     while len(terms) > 1:
         pairs = [a + x * b for a, b in zip(terms[::2], terms[1::2], strict=False)]
@@ -20,9 +21,9 @@ def polynomial(x: jax.Array, coefficients: tuple[float, ...]) -> jax.Array:
 
 
 def exp(x: jax.Array) -> jax.Array:
-    r"""Exponentiate: $e^x = 2^k e^f$ with $|f| \le \tfrac12\log 2$, within 4e-7 of the value.
+    r"""Return $e^x = 2^k e^f$ with $|f| \le \tfrac12\log 2$, with a relative error below 4e-7.
 
-    Below -87 it stays at 1.6e-38, above 88 at 1.7e38; NaN stays NaN.
+    Below -87 the result is 1.6e-38, above 88 it is 1.7e38; NaN gives NaN.
 
     Examples
     --------
@@ -34,17 +35,17 @@ def exp(x: jax.Array) -> jax.Array:
         return jnp.exp(x)
     x = jnp.clip(x, -87, 88)
     k = jnp.round(x * np.float32(np.log2(np.e)))
-    # log 2 in two parts: the first has few digits, so that its product with k is exact.
+    # log 2 in two parts: the first has few digits, so its product with k is exact.
     f = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
     power = jax.lax.bitcast_convert_type((k.astype(jnp.int32) + 127) << 23, jnp.float32)
     return power * polynomial(f, _EXP)
 
 
 def normal_quantile(x: jax.Array) -> jax.Array:
-    r"""Turn a uniform number on (-1, 1) into a normal one: $q(x) = \Phi^{-1}((1 + x)/2)$.
+    r"""Return the normal quantile of a uniform number on (-1, 1): $q(x) = \Phi^{-1}((1 + x)/2)$.
 
-    $q(x)/x$ is a smooth function of $w = -\log_2(1 - x^2)$, here a polynomial: within 1e-5 of the
-    value for $1 - |x| \ge 2^{-24}$.
+    $q(x)/x$ is a smooth function of $w = -\log_2(1 - x^2)$, approximated by a polynomial; the
+    relative error is below 1e-5 for $1 - |x| \ge 2^{-24}$.
 
     Examples
     --------
@@ -62,8 +63,8 @@ def normal_quantile(x: jax.Array) -> jax.Array:
 
 
 _EXP = (1.0, 1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)
-# Least largest errors: log2(1 + m) is m times the first, within 3e-7 for sqrt(1/2) <= 1 + m <= sqrt(2);
-# q(x)/x is the second, a polynomial in w, within 3.2e-6 of its value for w in [0, 23.1].
+# Minimax polynomials. log2(1 + m) / m is _LOG2, within 3e-7 for sqrt(1/2) <= 1 + m <= sqrt(2);
+# q(x) / x is _QUANTILE, a polynomial in w, with relative error 3.2e-6 for w in [0, 23.1].
 _LOG2 = (1.4426997, -0.72137588, 0.48046502, -0.35896182, 0.29726264, -0.27269816, 0.17063458)
 _QUANTILE = (
     1.2533174,

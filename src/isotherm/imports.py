@@ -1,4 +1,4 @@
-"""Imports that happen late: public names on first use, and optional libraries."""
+"""Lazy imports: public names on first use, and optional libraries."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ def lazy_names(
     names
         Modules, relative to `isotherm`, and the names that each defines, separated by spaces.
     namespaces
-        Modules, relative to `isotherm`, that are attributes themselves, under their last part.
+        Modules, relative to `isotherm`, that are attributes under the last part of their name.
     moved
         Names of earlier versions and what has replaced them, for the `AttributeError`.
     """
@@ -41,14 +41,14 @@ def lazy_names(
 
 
 def require(library: str, extra: str, purpose: str) -> Any:
-    """Import an optional library, or say which extra of isotherm installs it.
+    """Import and return an optional library; if it is missing, name the extra that installs it.
 
     Parameters
     ----------
     library
         The module to import.
     extra
-        The extra that has it: `pip install 'isotherm[extra]'`.
+        The extra that installs it: `pip install 'isotherm[extra]'`.
     purpose
         What needs it, as the subject of a sentence.
 

@@ -1,16 +1,16 @@
-r"""Random numbers that fuse into the update: a counter, a key and an integer hash.
+r"""A counter-based random number generator that XLA fuses into the update.
 
-A stochastic-gradient sampler at the price of SGD cannot afford to write its noise to memory:
-JAX's own generators do, and more than double the cost of a step on a CPU. Here every number is a
-pure function of *(key, element index)*: the index plus one word of the key goes through three rounds
-of xor-shift and multiplication, all bijective, and the other word comes in after the first. XLA
-fuses that into the line that uses it. A longer hash makes new keys from old ones (`fold`), so
-that a chain needs nothing but its key and the step number: results do not depend on how a run
-is cut into chunks, on the number of devices, or on whether it was resumed.
+JAX's generators write their numbers to memory, which more than doubles the cost of a step on a CPU.
+Here every number is a pure function of *(key, element index)*: the index plus one word of the key
+goes through three bijective rounds of xor-shift and multiplication, and the other word of the key
+is added after the first round. XLA fuses these operations into the expression that uses the
+number. A longer hash derives new keys from a key (`fold`), so that the numbers of a chain
+depend only on its key and the step number. Results are therefore independent of the chunks that
+a run is divided into, of the number of devices, and of interruptions.
 
-Keys are ordinary typed JAX keys, and may be handed to `jax.random` as well. This is not a
-cryptographic generator. `tests/test_random.py` has its statistical tests: bit balance, counts,
-pair counts, correlations across elements, steps, leaves and chains.
+Keys are ordinary typed JAX keys and can also be used with `jax.random`. The generator is not
+cryptographic. `tests/test_random.py` has statistical tests: bit balance, counts, pair
+counts, correlations across elements, steps, leaves and chains.
 """
 
 from collections.abc import Callable
@@ -27,34 +27,34 @@ Noise = Callable[[Key, ArrayTree], ArrayTree]
 """`(key, like) -> noise`: independent numbers of mean 0 and variance 1, shaped like `like`."""
 
 _inlined = partial(jax.jit, inline=True)
-"""One compilation where nothing else compiles, and nothing at all inside a program."""
+"""Compile as one program when called directly; inline into a surrounding program."""
 
-_GOLDEN = np.uint32(0x9E3779B9)  # 2**32 over the golden ratio: neighbouring counters far apart
+_GOLDEN = np.uint32(0x9E3779B9)  # 2**32 / golden ratio: spreads consecutive counters
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Scramble 32 bits, bijectively (a two-round multiply-xorshift finaliser)."""
+    """Permute the 32-bit integers (a multiply-xorshift finaliser of two rounds)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
 def _hash(counter: jax.Array, k0: jax.Array, k1: jax.Array) -> jax.Array:
-    # The constant keeps the all-zero key away from zero, where the finaliser stands still.
+    # The constant is added because 0, as from an all-zero key, is a fixed point of `_mix`.
     return _mix(_mix(counter * _GOLDEN + k0 + np.uint32(0x6A09E667)) ^ k1)
 
 
 def _words(key: Key) -> list[jax.Array]:
-    """Take a key apart, by static slices so that XLA can fuse through the key."""
+    """Return the 32-bit words of a key, by static slices so that XLA can fuse them."""
     words = jax.random.key_data(key)
     return [jax.lax.index_in_dim(words, i, axis=-1, keepdims=False) for i in range(words.shape[-1])]
 
 
 @_inlined
 def fold(key: Key, number: int | jax.Array) -> Key:
-    """Derive a new key from `key` and a number: `jax.random.fold_in`, but fused.
+    """Derive a new key from `key` and a number, as `jax.random.fold_in` does, but fused.
 
-    Different numbers below $2^{32}$ give different keys, always.
+    Different numbers below $2^{32}$ always give different keys.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def fold(key: Key, number: int | jax.Array) -> Key:
     False
     """
     words, counter = _words(key), jnp.asarray(number).astype(jnp.uint32)
-    # A different constant per word keeps the words of the new key unrelated.
+    # A different constant for each word makes the words of the new key unrelated.
     folded = [
         _hash(counter, word + np.uint32(0x3C6EF372 + 2 * i + 1), words[(i + 1) % len(words)])
         for i, word in enumerate(words)
@@ -74,11 +74,11 @@ def fold(key: Key, number: int | jax.Array) -> Key:
 
 @partial(_inlined, static_argnames=("shape", "stream"))
 def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
-    """Draw 32 random bits per element; each `stream` of a key is independent of its others."""
+    """Draw 32 random bits per element; the streams of a key are independent of each other."""
     k0, k1, *_ = _words(key)
     size = int(np.prod(shape, dtype=np.int64))
     tag = np.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
-    # The constant keeps the all-zero key away from zero, where every round stands still.
+    # The constant is added because 0, as from an all-zero key, is a fixed point of every round.
     x = jax.lax.iota(jnp.uint32, size) + _mix(k0 + tag + np.uint32(0x6A09E667))
     x = (x ^ (x >> 16)) * np.uint32(0xED5AD4BB) ^ _mix(k1 ^ tag)
     x = (x ^ (x >> 15)) * np.uint32(0xAC4C1B51)
@@ -87,7 +87,7 @@ def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
 
 
 def _uniform(key: Key, shape: tuple[int, ...], dtype: jnp.dtype, stream: int) -> jax.Array:
-    """Draw from the open interval (-1, 1), on a symmetric lattice of 24 (or 52) bits."""
+    """Draw from the open interval (-1, 1), on a symmetric lattice of 24 (float64: 52) bits."""
     if dtype == jnp.float64:
         high, low = bits(key, shape, stream), bits(key, shape, stream + 1)
         lattice = (high >> 6).astype(dtype) * 2.0**26 + (low >> 6).astype(dtype)
@@ -131,11 +131,11 @@ NOISES: dict[str, Noise] = {"gaussian": gaussian, "three-point": three_point}
 
 
 def as_noise(noise: str | Noise) -> Noise:
-    r"""Look up a noise by name, or pass a function through.
+    r"""Return the noise with this name; a function is returned as it is.
 
     `"gaussian"` is normal. `"three-point"` takes the values $-\sqrt3, 0, \sqrt3$ with
-    probabilities 1/6, 2/3, 1/6: the first five moments of a normal, which is all that a weak
-    second-order scheme sees (Kloeden & Platen; Milstein & Tretyakov), and cheaper to make.
+    probabilities 1/6, 2/3, 1/6. It has the first five moments of a normal, which are all that
+    matters to a weak second-order scheme (Kloeden & Platen; Milstein & Tretyakov), and is cheaper.
     """
     if callable(noise):
         return noise
@@ -145,7 +145,7 @@ def as_noise(noise: str | Noise) -> Noise:
 
 
 def _multiply_high(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Multiply 32 by 32 bits: the high and the low 32 bits of the product."""
+    """Return the high and the low 32 bits of a product of 32-bit integers."""
     mask = np.uint32(0xFFFF)
     a_low, a_high, b_low, b_high = a & mask, a >> 16, b & mask, b >> 16
     low, middle = a_low * b_low, a_high * b_low
@@ -157,7 +157,7 @@ def _multiply_high(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 def indices(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     r"""Draw independent integers uniformly from 0 to `size - 1`.
 
-    $\lfloor u\,N \rfloor$ with a 64-bit $u$, so no index is favoured by more than $N/2^{64}$.
+    They are $\lfloor u\,N \rfloor$ with a 64-bit $u$, so the relative bias is below $N/2^{64}$.
     """
     n = jnp.asarray(size, jnp.uint32)
     high, low = _multiply_high(bits(key, shape), n)
@@ -167,11 +167,11 @@ def indices(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
 
 @partial(_inlined, static_argnames="size")
 def permuted(key: Key, index: jax.Array, size: int) -> jax.Array:
-    r"""Look up entries of a random permutation of 0 … `size - 1` without building it.
+    r"""Return entries of a random permutation of 0 … `size - 1` without building it.
 
-    A Feistel network on $\mathbb Z_a \times \mathbb Z_b$ with $ab \ge N$ is a bijection whatever
-    its round function; the few images that fall outside are sent through it again. So an epoch's
-    shuffle is a function of the key, takes no memory, and can be entered anywhere.
+    A Feistel network on $\mathbb Z_a \times \mathbb Z_b$ with $ab \ge N$ is a bijection for every
+    round function; it is applied again to the few images that are not below $N$. The permutation is
+    a function of the key, needs no memory, and any entry can be computed alone.
     """
     a = int(np.ceil(np.sqrt(size)))
     b = -(-size // a)

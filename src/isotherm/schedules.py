@@ -1,7 +1,7 @@
 r"""Step sizes that change with the step: $t \mapsto h_t$.
 
-Any function of the step number fits, optax's schedules as they are; a number is a constant
-schedule. A schedule reads `state.step_index`, so it goes on correctly after a checkpoint.
+A schedule is any function of the step number, including those of optax; a number is a constant
+schedule. It is evaluated at `state.step_index`, so a resumed run continues it correctly.
 """
 
 import jax
@@ -11,12 +11,12 @@ import numpy as np
 from isotherm.tree import is_traced
 from isotherm.types import ScalarOrSchedule, Schedule
 
-BIGGEST = 2**31 - 1
-"""Among JAX's whole numbers."""
+LARGEST_INT32 = 2**31 - 1
+"""The largest integer that JAX accepts by default."""
 
 
 def require_positive(name: str, value: object) -> None:
-    """Refuse a concrete number that is not positive and finite; let tracers and functions pass."""
+    """Raise unless a number is positive and finite; traced values and functions are not checked."""
     if callable(value) or is_traced(value):
         return
     number = _number(name, value)
@@ -25,7 +25,7 @@ def require_positive(name: str, value: object) -> None:
 
 
 def require_nonnegative(name: str, value: object) -> None:
-    """Refuse a concrete number that is negative or not finite; let tracers pass."""
+    """Raise unless a number is finite and not negative; traced values are not checked."""
     if is_traced(value):
         return
     number = _number(name, value)
@@ -34,7 +34,7 @@ def require_nonnegative(name: str, value: object) -> None:
 
 
 def require_finite(name: str, value: object) -> None:
-    """Raise unless a concrete number is real and finite."""
+    """Raise unless a number is real and finite; traced values are not checked."""
     if is_traced(value):
         return
     number = _number(name, value)
@@ -43,9 +43,9 @@ def require_finite(name: str, value: object) -> None:
 
 
 def _number(name: str, value: object) -> np.ndarray:
-    """Refuse a whole number that has no place in JAX's; a floating-point one of that size has."""
-    if isinstance(value, int | np.integer) and abs(value) > BIGGEST:
-        raise ValueError(f"`{name}` must fit into 32 bits or have a decimal point, got {value}.")
+    """Return `value` as an array; raise if it is an integer that does not fit into 32 bits."""
+    if isinstance(value, int | np.integer) and abs(value) > LARGEST_INT32:
+        raise ValueError(f"`{name}` must fit into 32 bits or be a float, got {value}.")
     return np.asarray(value)
 
 
@@ -54,7 +54,7 @@ def _is_real(number: np.ndarray) -> bool:
 
 
 def as_schedule(step_size: ScalarOrSchedule) -> Schedule:
-    """Turn a number into a constant schedule; check it if it can be checked.
+    """Return a schedule; a number becomes a constant schedule and must be positive.
 
     Examples
     --------
@@ -68,9 +68,9 @@ def as_schedule(step_size: ScalarOrSchedule) -> Schedule:
 
 
 def _number_of_steps(name: str, value: float) -> float:
-    """Check a number of steps; one too big for the type of the step number becomes floating point."""
-    if isinstance(value, int | np.integer) and value > BIGGEST:
-        value = float(min(value, 2**63))  # no run comes that far
+    """Check a number of steps; one that does not fit into 32 bits becomes a float."""
+    if isinstance(value, int | np.integer) and value > LARGEST_INT32:
+        value = float(min(value, 2**63))  # no run is that long
     require_positive(name, value)
     return value
 
@@ -89,7 +89,7 @@ def halving(step_size: float, every: int) -> Schedule:
 
 
 def polynomial(step_size: float, delay: float = 1.0, power: float = 0.55) -> Schedule:
-    r"""Let the step size decay as $h\,(1 + t/b)^{-\gamma}$ (Welling & Teh 2011).
+    r"""Decrease the step size as $h\,(1 + t/b)^{-\gamma}$ (Welling & Teh 2011).
 
     With $\gamma \in (1/2, 1]$ the steps sum to infinity and their squares do not.
     """
@@ -100,7 +100,7 @@ def polynomial(step_size: float, delay: float = 1.0, power: float = 0.55) -> Sch
 
 
 def cyclical(step_size: float, period: int, floor: float = 0.0) -> Schedule:
-    r"""Restart a cosine from `step_size` down to `floor` every `period` steps.
+    r"""Decrease the step size by a cosine from `step_size` to `floor`, again every `period` steps.
 
     $h_t = f + (h - f)\,\tfrac12[1 + \cos(\pi\,(t \bmod m)/m)]$ (Zhang et al. 2020, *Cyclical
     stochastic gradient MCMC*).

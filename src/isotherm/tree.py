@@ -1,4 +1,4 @@
-"""The pytree arithmetic that JAX lacks, and the checks every entrance shares."""
+"""Operations on pytrees, and checks of positions and gradients."""
 
 import jax
 import jax.core
@@ -9,12 +9,12 @@ from isotherm.types import ArrayTree
 
 
 def is_traced(value: object) -> bool:
-    """Tell whether a value is only known when the program runs."""
+    """Return whether a value is traced, so that it is unknown until the program runs."""
     return isinstance(value, jax.core.Tracer)
 
 
 def leaf_names(tree: ArrayTree) -> list[str]:
-    """Name every leaf by its path, in flattening order; a bare array is called `position`.
+    """Return the path of every leaf, in flattening order; a bare array is called `position`.
 
     Examples
     --------
@@ -26,24 +26,24 @@ def leaf_names(tree: ArrayTree) -> list[str]:
 
 
 def leaf_sizes(tree: ArrayTree) -> np.ndarray:
-    """Count the numbers in every leaf, in flattening order."""
+    """Return the number of elements of every leaf, in flattening order."""
     return np.array([leaf.size for leaf in jax.tree.leaves(tree)], dtype=np.int64)
 
 
-def moving(leaf: jax.Array, increment: jax.Array) -> jax.Array:
-    """Add in the wider precision of the two, and store in the leaf's own."""
+def add_increment(leaf: jax.Array, increment: jax.Array) -> jax.Array:
+    """Add in the wider precision of the two, and return the sum in the precision of `leaf`."""
     return (leaf + increment).astype(leaf.dtype)
 
 
 def zeros_like_working(tree: ArrayTree) -> ArrayTree:
-    """Make zeros shaped like `tree`, at least in single precision."""
+    """Return zeros shaped like `tree`, in at least single precision."""
     return jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), tree
     )
 
 
 def as_position(position: ArrayTree) -> ArrayTree:
-    """Turn every leaf into an array, and refuse what a sampler cannot move."""
+    """Convert every leaf to an array, and check that all are floating-point numbers."""
     names = leaf_names(position)
     if not names:
         raise ValueError("`position` has no leaves: there is nothing to sample.")
@@ -51,29 +51,29 @@ def as_position(position: ArrayTree) -> ArrayTree:
     for name, leaf in zip(names, jax.tree.leaves(arrays), strict=True):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
-                f"`position` leaf {name!r} has dtype {leaf.dtype}; a sampler moves real "
-                "floating-point numbers only. Cast it, or keep it out of the position."
+                f"`position` leaf {name!r} has dtype {leaf.dtype}, but samplers need real "
+                "floating-point numbers. Cast the leaf, or leave it out of the position."
             )
     return arrays
 
 
 def check_gradient(position: ArrayTree, grads: ArrayTree) -> None:
-    """Compare a gradient's tree with the position's; a mismatch is an error that names the leaf.
+    """Check that a gradient has the tree structure and the shapes of the position.
 
-    Shapes are known while tracing, so this costs nothing when the program runs.
+    Shapes are known while tracing, so the check costs nothing at run time.
     """
     names, grad_names = leaf_names(position), leaf_names(grads)
     if jax.tree.structure(position) != jax.tree.structure(grads):
         extra = sorted(set(names) ^ set(grad_names))
         raise ValueError(
-            "The gradient's tree does not match the position's: "
-            f"position has leaves {names}, gradient has {grad_names}"
+            "The gradient must have the tree structure of the position: "
+            f"the position has leaves {names}, the gradient has {grad_names}"
             + (f" (differing: {extra})." if extra else ", in another container.")
         )
     pairs = zip(names, jax.tree.leaves(position), jax.tree.leaves(grads), strict=True)
     for name, leaf, grad in pairs:
         if jnp.shape(leaf) != jnp.shape(grad):
             raise ValueError(
-                f"The gradient of leaf {name!r} has shape {jnp.shape(grad)}, "
-                f"its position {jnp.shape(leaf)}."
+                f"The gradient of leaf {name!r} has shape {jnp.shape(grad)}, but the position has "
+                f"shape {jnp.shape(leaf)}."
             )

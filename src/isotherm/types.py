@@ -1,7 +1,7 @@
-r"""The nouns every other module is written in.
+r"""The types that every other module uses.
 
 A *sampler* is a pair of pure functions and a *gradient* is one function; everything else in
-isotherm is built from these two seams.
+isotherm is built on these two interfaces.
 
 - `GradFn`: `(position, batch) -> grads`, an estimate of $+\nabla\log\pi$ at full-data scale.
 - `Sampler`: `init(position, key) -> state` and `step(key, state, batch) -> (state, info)`.
@@ -17,13 +17,13 @@ ArrayTree = Any
 """A pytree whose leaves are arrays of real floating-point numbers."""
 
 Batch = Any
-"""Whatever a gradient function wants: a pytree of rows, a key, a scheduled anchor, or nothing."""
+"""What a gradient function takes as data: a pytree of rows, a key, or `None`."""
 
 Key = jax.Array
-"""A typed key, as `jax.random.key` makes it; never used twice."""
+"""A typed key, as `jax.random.key` returns it; use a key only once."""
 
 Scalar = float | jax.Array
-"""A number: of Python, of JAX, or traced."""
+"""A Python number, a JAX scalar, or a traced value."""
 
 GradFn = Callable[[ArrayTree, Batch], ArrayTree]
 Schedule = Callable[[jax.Array], Scalar]
@@ -31,80 +31,82 @@ ScalarOrSchedule = Scalar | Schedule
 
 
 class BatchPolicy(Protocol):
-    """Anything that can give the batch of a step; a pytree, so that its data can be an argument."""
+    """A rule that returns the batch of each step.
+
+    It is a pytree, so that the data are an argument of the compiled program.
+    """
 
     @property
     def policy(self) -> str:
-        """The policy's name, for messages."""
+        """Name of the policy, for messages."""
         ...
 
     def batch(self, key: Key, step_index: jax.Array) -> Batch:
-        """Give the batch of step `step_index` for the chain with this key."""
+        """Return the batch of step `step_index` for the chain with this key."""
         ...
 
 
 class State(Protocol):
-    """What every sampler's state can be asked for."""
+    """The attributes that the state of every sampler has."""
 
     @property
     def position(self) -> ArrayTree:
-        """The point the chain has reached, in the coordinates of the user."""
+        """The current position, in the coordinates of the user."""
         ...
 
     @property
     def step_index(self) -> jax.Array:
-        """How many steps the chain has taken."""
+        """Number of steps that the chain has taken."""
         ...
 
 
 class StepInfo(NamedTuple):
-    r"""What a step can tell beyond the new state.
+    r"""What a step reports besides the new state.
 
-    The loop asks for it once per kept draw, and XLA drops what nobody reads, so it costs nothing
-    in between.
+    The loop reads it once per kept draw. XLA removes unused outputs, so it is free at other steps.
     """
 
     step_size: jax.Array
     """$h$ of this step."""
     virial: jax.Array
-    r"""Per leaf of the position, $-\theta\cdot\hat g/d$: its mean is the temperature."""
+    r"""For each leaf of the position, $-\theta\cdot\hat g/d$; its mean is the temperature."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What messages, warnings and reports need to know about a sampler."""
+    """Properties of a sampler that messages, warnings and reports use."""
 
     name: str = "sampler"
     integrator: str | None = None
     thermostat: str | None = None
     temperature: Any = 1.0
     adaptive: bool = False
-    """Whether a thermostat reads the gradient noise off the momentum (SGNHT, mSGNHT)."""
+    """Whether a thermostat adapts the friction to the gradient noise (SGNHT, mSGNHT)."""
 
 
 class Halves(NamedTuple):
-    """A step cut at its one gradient: `step = close(open(state), gradient there)`.
+    """A step split at its only gradient evaluation.
 
-    `open(key, state) -> state` ends where the gradient is wanted (at `.position`);
-    `close(key, state, grads) -> (state, info)` takes the gradient and finishes the step.
-    A loop that carries opened states lets XLA join the end of a step to the start of the next.
+    `open(key, state) -> state` stops where the gradient is needed, at `state.position`;
+    `close(key, state, grads) -> (state, info)` finishes the step with the gradient. A loop over
+    opened states lets XLA fuse the end of each step with the start of the next.
     """
 
     open: Callable[[Key, Any], Any]
     close: Callable[[Key, Any, ArrayTree], tuple[Any, StepInfo]]
     moves_before_gradient: bool
-    """Whether the gradient is wanted somewhere else than where the last step ended."""
+    """Whether `open` changes the position, so that the gradient is needed at another point."""
     gradient: GradFn
-    """The sampler's own gradient function; complains if it was built without one."""
+    """The gradient function of the sampler; raises `ValueError` if it was built without one."""
 
 
 class Sampler(NamedTuple):
-    """A Markov chain as two pure functions; the other fields have defaults and may be ignored."""
+    """A Markov chain as two pure functions; the other fields are optional."""
 
     init: Callable[..., Any]
     """`init(position, key) -> state`."""
     step: Callable[[Key, Any, Batch], tuple[Any, StepInfo]]
-    """`step(key, state, batch) -> (state, info)`; one key, used once."""
+    """`step(key, state, batch) -> (state, info)`; every step needs a new key."""
     halves: Halves | None = None
-    """The step cut at its gradient, where it has exactly one (see `isotherm.as_optax`)."""
+    """The step split at its gradient, if it has exactly one (see `isotherm.as_optax`)."""
     traits: Traits = Traits()

@@ -1,13 +1,13 @@
 r"""Batch policies: which data the gradient sees at step $t$.
 
-A policy is an object with one method, `batch(key, step_index)`, a pure function: nothing is
-stored from step to step, so a run can be cut, resumed and spread over chains without
-bookkeeping. The `key` is the chain's own and stays the same over the run.
+A policy has one method, `batch(key, step_index)`, a pure function: no state is kept from step to
+step, so a run can be interrupted, resumed and distributed over chains. Each chain has its own
+`key`, which stays the same over the run.
 
-The choice is part of the sampler's correctness. A thermostat reads the gradient noise off the
-momentum and assumes it *independent from step to step*. Shuffled epochs make it anti-correlated:
-over an epoch it sums to zero, and the thermostat, which cannot know, cools the slow
-directions. On Bayesian linear regression it then loses half the posterior variance.
-Fixed friction is the other way round: sweeps cancel most of the noise it cannot absorb, as long as
-an epoch is short beside the dynamics.
+The policy affects the correctness of a sampler. A thermostat estimates the gradient noise from the
+momentum and assumes that it is *independent from step to step*. With shuffled epochs it is
+anti-correlated: over an epoch it sums to zero, and the thermostat cools the slow directions. On
+Bayesian linear regression half of the posterior variance is lost. With fixed friction the opposite
+holds: sweeps cancel most of the noise that the friction cannot absorb, as long as an epoch is short
+compared with the dynamics.
 """

@@ -1,4 +1,4 @@
-"""Batches made by a function of a key and the step: simulated noise, augmentation, or no data."""
+"""Batches returned by a function of a key and the step: simulated noise, or no data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from isotherm.types import Batch, Key
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GeneratedBatches:
-    """Batches made by a function `(key, step_index) -> batch`, a fresh key each step."""
+    """Batches returned by a function `(key, step_index) -> batch`, with a new key at each step."""
 
     make: Callable[[Key, jax.Array], Batch] = field(metadata={"static": True})
     policy: str = field(default="generated", metadata={"static": True})
@@ -23,7 +23,9 @@ class GeneratedBatches:
 
 
 def generated_batches(make: Callable[[Key, jax.Array], Batch]) -> GeneratedBatches:
-    """Make each batch with `make(key, step_index)`: simulated noise, augmentation, no data at all.
+    """Return a policy whose batches are `make(key, step_index)`, with a new key at each step.
+
+    For simulated gradient noise or data augmentation.
 
     Examples
     --------
@@ -36,7 +38,7 @@ def generated_batches(make: Callable[[Key, jax.Array], Batch]) -> GeneratedBatch
 
 
 def no_batches() -> GeneratedBatches:
-    """Give every step nothing: for log densities without data."""
+    """Return a policy whose batches are `None`, for log densities without data."""
     return GeneratedBatches(_nothing, "none")
 
 

@@ -1,4 +1,4 @@
-"""Rows of data in the memory of the device, picked by a batch policy."""
+"""Batches of rows of data that are in the memory of the device."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from isotherm.types import Batch, Key
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class InMemoryBatches:
-    """Rows of data on the device, picked by a policy."""
+    """Rows of data on the device, selected by a batch policy."""
 
     data: Any
     batch_size: int = field(metadata={"static": True})
@@ -26,23 +26,23 @@ class InMemoryBatches:
 
     @property
     def epoch_length(self) -> int:
-        """Steps per epoch; rows left over sit out, other ones each epoch."""
+        """Steps per epoch; rows that do not fill a batch are left out, others in every epoch."""
         return self.data_size // self.batch_size
 
     def indices(self, key: Key, step_index: jax.Array) -> jax.Array:
-        """Give the row numbers of the batch of a step."""
+        """Return the row numbers of the batch of a step."""
         if self.policy == "independent":
             return random.indices(random.fold(key, step_index), (self.batch_size,), self.data_size)
         length = self.epoch_length
-        epoch, place = step_index // length, step_index % length
-        if self.policy == "symmetric":  # there and back again through the same partition
-            place = jnp.where(epoch % 2 == 1, length - 1 - place, place)
+        epoch, number = step_index // length, step_index % length
+        if self.policy == "symmetric":  # odd epochs: the same partition backwards
+            number = jnp.where(epoch % 2 == 1, length - 1 - number, number)
             epoch = epoch // 2
-        slots = place * self.batch_size + jnp.arange(self.batch_size)
+        slots = number * self.batch_size + jnp.arange(self.batch_size)
         return random.permuted(random.fold(key, epoch), slots, self.data_size)
 
     def batch(self, key: Key, step_index: jax.Array) -> Batch:
-        """Gather the rows of the batch of a step."""
+        """Return the rows of the batch of a step."""
         if self.policy == "full":
             return self.data
         rows = self.indices(key, step_index)
@@ -50,14 +50,16 @@ class InMemoryBatches:
 
 
 def independent_batches(data: Any, batch_size: int) -> InMemoryBatches:
-    """Draw every batch afresh, with replacement: what thermostats assume. The default choice.
+    """Return a policy that draws every batch independently, with replacement.
+
+    Thermostats assume this policy. It is the default choice.
 
     Parameters
     ----------
     data
         A pytree of arrays with the same first axis, for example `(x, y)`.
     batch_size
-        Rows per batch, at most as many as there are.
+        Rows per batch, at most the number of rows.
 
     Examples
     --------
@@ -71,26 +73,26 @@ def independent_batches(data: Any, batch_size: int) -> InMemoryBatches:
 
 
 def shuffled_batches(data: Any, batch_size: int) -> InMemoryBatches:
-    """Go through the data in a new random order each epoch, as training loops do.
+    """Return a policy that goes through the data in a new random order each epoch.
 
-    Right for optimisers and, with short epochs, for fixed friction. Biased with thermostats:
+    Suited to optimisers and, with short epochs, to fixed friction. Biased with thermostats:
     `isotherm.sample` warns.
     """
     return _in_memory(data, batch_size, "shuffled")
 
 
 def symmetric_batches(data: Any, batch_size: int) -> InMemoryBatches:
-    """Sweep a random partition forwards and then backwards, then draw a new one.
+    """Return a policy that goes through a random partition forwards and backwards, then a new one.
 
     With fixed friction the gradient noise cancels to second order over the double sweep (Paulin
     et al. 2024, *Sampling from Bayesian neural network posteriors with symmetric minibatch
-    splitting Langevin dynamics*). Biased with thermostats, like all sweeps.
+    splitting Langevin dynamics*). Biased with thermostats, as shuffled epochs are.
     """
     return _in_memory(data, batch_size, "symmetric")
 
 
 def full_batch(data: Any) -> InMemoryBatches:
-    """Use all data at every step: exact gradients."""
+    """Return a policy that uses all data at every step: exact gradients."""
     rows = _check_rows(data)
     return _in_memory(data, rows, "full")
 
@@ -99,7 +101,7 @@ def _check_rows(data: Any) -> int:
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     rows = {shape[0] if shape else 1 for shape in shapes}
     if not shapes or rows == {0}:
-        raise ValueError("`data` is empty: there is nothing to draw batches from.")
+        raise ValueError("`data` is empty: it must have at least one row.")
     if len(rows) > 1 or () in shapes:
         raise ValueError(f"`data` must have leaves with the same first axis, got shapes {shapes}.")
     return rows.pop()

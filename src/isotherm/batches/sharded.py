@@ -1,13 +1,14 @@
-r"""Batches of data that no single device, and no single host, has to hold.
+r"""Batches of data that are distributed over devices and hosts.
 
-The $N$ rows are cut into $S$ *shards* of $N/S$ rows each, once and for all. At every step every shard draws $n/S$ of its own
-rows afresh, with replacement, with a key of its own. All rows have the same chance, so that
+The $N$ rows are divided into $S$ *shards* of $N/S$ rows each. At every step each shard draws $n/S$
+of its rows independently, with replacement, with its own key. All rows are equally probable, so
 
 $$ \frac Nn \sum_{i \in \text{batch}} \nabla\log p(d_i \mid \theta) $$
 
-is unbiased, independent from step to step, as thermostats assume, and no noisier than with $n$ rows drawn from everywhere: the
-variance between shards is missing. Shards are *logical*. Which rows are drawn is a function of the key, the step and $S$, never of how many
-devices the shards lie on; so the number of devices only changes the order in which numbers are added.
+is unbiased, independent from step to step, as thermostats assume, and no noisier than with $n$ rows
+drawn from all data: there is no variance between shards. Shards are *logical*: the rows of a
+batch are a function of the key, the step and $S$, not of the number of devices. The number of
+devices only changes the order of summation.
 """
 
 from collections.abc import Callable
@@ -23,12 +24,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from isotherm import random
 from isotherm.types import Batch, Key
 
-TOLD_ROWS = 1000
-"""How many rows tell data apart."""
+FINGERPRINT_ROWS = 1000
+"""Number of rows by which a checkpoint recognises the data."""
 
 
 def as_grid(mesh: Any) -> Mesh:
-    """Take a mesh with axes `chain` and `data`, one of which may be missing; give one that has both."""
+    """Return a mesh with axes `chain` and `data` from one that may lack one of them."""
     if not isinstance(mesh, Mesh):
         raise ValueError(f"`mesh` must be a jax.sharding.Mesh, got {type(mesh).__name__}.")
     names = mesh.axis_names
@@ -43,7 +44,7 @@ def as_grid(mesh: Any) -> Mesh:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ShardedBatches:
-    """Rows of data in shards, leading axes `(shard, row)`, each of which draws its part of a batch."""
+    """Rows of data with leading axes `(shard, row)`; each shard draws its part of a batch."""
 
     data: Any
     batch_size: int = field(metadata={"static": True})
@@ -65,42 +66,46 @@ class ShardedBatches:
         return self.num_shards * self.shard_size
 
     def batch(self, key: Key, step_index: jax.Array) -> Batch:
-        """Gather the rows of the batch of a step, shard after shard."""
+        """Return the rows of the batch of a step, shard after shard."""
         step_key, each = random.fold(key, step_index), self.batch_size // self.num_shards
 
         def rows(shard: jax.Array) -> jax.Array:
             return random.indices(random.fold(step_key, shard), (each,), self.shard_size)
 
         def gather(leaf: jax.Array) -> jax.Array:
-            drawn = jax.vmap(lambda own, these: own[these])(leaf, picked)
+            drawn = jax.vmap(lambda shard, index: shard[index])(leaf, selected)
             return drawn.reshape(self.batch_size, *leaf.shape[2:])
 
-        picked = jax.vmap(rows)(jnp.arange(self.num_shards))
+        selected = jax.vmap(rows)(jnp.arange(self.num_shards))
         return jax.tree.map(gather, self.data)
 
     def some_rows(self) -> Any:
-        """Give about a thousand rows, from all shards alike."""
-        stride = max(1, self.data_size // TOLD_ROWS)
+        """Return about a thousand rows, equally many from each shard."""
+        stride = max(1, self.data_size // FINGERPRINT_ROWS)
         return jax.tree.map(lambda leaf: leaf[:, ::stride], self.data)
 
 
 def sharded_batches(
     data: Any | Callable[[int], Any], batch_size: int, num_shards: int, mesh: Mesh | None = None
 ) -> ShardedBatches:
-    """Draw every batch afresh, in equal parts from shards of the data, for devices that work on one batch together.
+    """Return a policy that draws every batch independently, in equal parts from shards of the data.
+
+    For several devices that work on the same batch.
 
     Parameters
     ----------
     data
-        A pytree of arrays with the same first axis, cut into shards in their order; or a function that reads a shard,
-        `data(0)` to `data(num_shards - 1)`. With a `mesh` each process reads the shards of its own devices, and no other.
+        A pytree of arrays with the same first axis, which is divided into shards in order; or a
+        function that reads a shard, `data(0)` to `data(num_shards - 1)`. With a `mesh` each process
+        reads only the shards of its own devices.
     batch_size
         Rows per batch, a multiple of `num_shards`.
     num_shards
-        How many shards there are; they must be of equal size. Results depend on it, not on the number of devices: choose
-        a multiple of all numbers of devices to come.
+        Number of shards, which must be of equal size. Results depend on it, not on the number of
+        devices: choose a multiple of every number of devices that you may use.
     mesh
-        Where the shards go, along its axis `data`. Without one `isotherm.sample(..., mesh=mesh)` puts them there.
+        Devices on which to place the shards, along its axis `data`. Without it,
+        `isotherm.sample(..., mesh=mesh)` places them.
 
     Examples
     --------
@@ -124,7 +129,7 @@ def sharded_batches(
         cut = jax.tree.map(jnp.asarray, cut) if mesh is None else _spread(cut, mesh)
     shapes = [leaf.shape[:2] for leaf in jax.tree.leaves(cut)]
     if not shapes or 0 in shapes[0]:
-        raise ValueError("`data` is empty: there is nothing to draw batches from.")
+        raise ValueError("`data` is empty: it must have at least one row.")
     if len(set(shapes)) > 1:
         rows = [shards * size for shards, size in shapes]
         raise ValueError(f"`data` must have leaves with the same first axis, got {rows} rows.")
@@ -140,67 +145,69 @@ def _cut(leaf: np.ndarray, num_shards: int) -> np.ndarray:
     rows = len(leaf) if leaf.ndim else 1
     if leaf.ndim == 0 or rows % num_shards:
         raise ValueError(
-            f"`data` has {rows} rows, which {num_shards} shards of equal size cannot hold: the rows of a smaller one would "
-            "count for more. Leave some out, or choose another `num_shards`."
+            f"`data` has {rows} rows, which cannot be divided into {num_shards} shards of equal "
+            "size. Leave some rows out, or choose another `num_shards`."
         )
     return leaf.reshape(num_shards, rows // num_shards, *leaf.shape[1:])
 
 
 def data_sharding(mesh: Mesh, num_shards: int) -> NamedSharding:
-    """Say on which devices of a grid the shards lie."""
+    """Return the sharding of the shards over a mesh with axes `chain` and `data`."""
     width = mesh.shape["data"]
     if num_shards % width:
         raise ValueError(
-            f"`num_shards` must be a multiple of the mesh's axis `data`, got {num_shards} and {width}."
+            f"`num_shards` must be a multiple of the mesh's axis `data` ({width}), "
+            f"got {num_shards}."
         )
     return NamedSharding(mesh, PartitionSpec("data"))
 
 
 def _spread(cut: Any, mesh: Mesh) -> Any:
-    """Put the shards that are here onto the devices that are here."""
+    """Place the shards on the devices of this process."""
     leaves = jax.tree.leaves(cut)
     if not leaves:
         return cut
     sharding = data_sharding(as_grid(mesh), len(leaves[0]))
     return jax.tree.map(
-        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda where: leaf[where]),
+        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index]),
         cut,
     )
 
 
 def _read(read: Callable[[int], Any], num_shards: int, mesh: Mesh | None) -> Any:
-    """Read the shards of this process's devices, each once."""
+    """Read the shards of the devices of this process, each once."""
     if mesh is None:
         return jax.tree.map(jnp.asarray, _stack([read(i) for i in range(num_shards)]))
     sharding = data_sharding(as_grid(mesh), num_shards)
-    places = sharding.addressable_devices_indices_map((num_shards,)).values()
-    own = sorted({i for place in places if place for i in range(num_shards)[place[0]]})
-    here = _stack([read(i) for i in own])
-    sizes = [leaf.shape[1] for leaf in jax.tree.leaves(here)]
+    slices = sharding.addressable_devices_indices_map((num_shards,)).values()
+    own = sorted({i for index in slices if index for i in range(num_shards)[index[0]]})
+    local = _stack([read(i) for i in own])
+    sizes = [leaf.shape[1] for leaf in jax.tree.leaves(local)]
     if jax.process_count() > 1:
-        everywhere = np.asarray(multihost_utils.process_allgather(np.array(sizes)))
-        if (everywhere != everywhere[0]).any():
-            _refuse_unequal(sorted({int(size) for size in everywhere[:, 0]}))
+        all_sizes = np.asarray(multihost_utils.process_allgather(np.array(sizes)))
+        if (all_sizes != all_sizes[0]).any():
+            _raise_unequal(sorted({int(size) for size in all_sizes[:, 0]}))
     row = {shard: i for i, shard in enumerate(own)}
 
     def put(leaf: np.ndarray) -> jax.Array:
-        def part(where: Any) -> np.ndarray:
-            return leaf[[row[i] for i in range(num_shards)[where[0]]]]
+        def part(index: Any) -> np.ndarray:
+            return leaf[[row[i] for i in range(num_shards)[index[0]]]]
 
         return jax.make_array_from_callback((num_shards, *leaf.shape[1:]), sharding, part)
 
-    return jax.tree.map(put, here)
+    return jax.tree.map(put, local)
 
 
 def _stack(shards: list[Any]) -> Any:
     shards = [jax.tree.map(np.asarray, shard) for shard in shards]
     sizes = {leaf.shape[:1] for shard in shards for leaf in jax.tree.leaves(shard)}
     if len(sizes) > 1 or () in sizes:
-        _refuse_unequal(sorted(size[0] if size else 1 for size in sizes))
+        _raise_unequal(sorted(size[0] if size else 1 for size in sizes))
     return jax.tree.map(lambda *parts: np.stack(parts), *shards)
 
 
-def _refuse_unequal(sizes: list[int]) -> None:
+def _raise_unequal(sizes: list[int]) -> None:
     raise ValueError(
-        f"Shards must have equally many rows, got {sizes}: the rows of a smaller one would count for more."
+        f"All shards must have the same number of rows, got {sizes}: otherwise the rows of "
+        "smaller shards would have a larger weight."
     )

@@ -1,4 +1,4 @@
-"""Linear changes of variables: identity, diagonal, dense eigenbasis, Kronecker eigenbasis."""
+"""Linear changes of variables: identity, diagonal, dense and Kronecker eigenbasis."""
 
 from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.coordinates.linear import (

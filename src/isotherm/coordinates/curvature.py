@@ -1,6 +1,6 @@
-r"""Curvature of a log posterior over all data, and what can be done with it.
+r"""Curvature of a log posterior over all data: Newton's method, scales, the largest eigenvalue.
 
-Sums over rows are made a chunk of rows at a time, so that memory does not grow with the data.
+Sums over rows are computed in chunks of rows, so that memory does not grow with the data.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from isotherm.types import ArrayTree, Batch, Key
 
 
 class WholeData:
-    """Sums over all data, each compiled once."""
+    """The log posterior over all data and its derivatives, each compiled once."""
 
     def __init__(
         self, grad_fn: MinibatchGradient, data: Batch, position: ArrayTree, chunk_size: int
@@ -53,27 +53,27 @@ class WholeData:
         return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        """Compute the log posterior density, up to a constant."""
+        """Return the log posterior density, up to a constant."""
         return float(self._sum(self._value, position) + self.log_prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:
-        """Compute its gradient, flat and in double precision."""
+        """Return the gradient of the log posterior, flat and in double precision."""
         prior = jax.grad(self.log_prior)(position)
         total = jax.tree.map(jnp.add, prior, self._sum(self._gradient, position))
         return np.asarray(ravel_pytree(total)[0], np.float64)
 
     def hessian(self, position: ArrayTree) -> np.ndarray:
-        """Compute the Hessian of minus the log density."""
+        """Return the Hessian of minus the log density."""
         flat, _ = ravel_pytree(position)
         return -np.asarray(self._sum(self._hessian, flat) + self._prior_hessian(flat), np.float64)
 
     def fisher(self, position: ArrayTree) -> np.ndarray:
-        """Compute the empirical Fisher information plus the curvature of the prior."""
+        """Return the empirical Fisher information plus the Hessian of minus the log prior."""
         flat, _ = ravel_pytree(position)
         return np.asarray(self._sum(self._outer, flat) - self._prior_hessian(flat), np.float64)
 
     def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
-        """Compute the diagonal of the Fisher information; a separable prior is assumed."""
+        """Return the diagonal of `fisher`; the prior must be a product over coordinates."""
         ones = jax.tree.map(jnp.ones_like, position)
         prior = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
         return jax.tree.map(jnp.subtract, self._sum(self._squares, position), prior)
@@ -122,7 +122,7 @@ def newton(
 
 
 def diagonal_coordinates(whole: WholeData, position: ArrayTree, curvature: str) -> Diagonal:
-    """Scale every coordinate by its own curvature."""
+    """Return coordinates that scale every coordinate by its own curvature."""
     if curvature == "fisher":
         return diagonal(whole.fisher_diagonal(position))
     _, unravel = ravel_pytree(position)

@@ -1,22 +1,25 @@
 r"""Natural coordinates for networks: a Kronecker-factored eigenbasis per layer.
 
-The curvature of a layer with weights $W$, an $m \times n$ matrix, is an $mn \times mn$ matrix: too large to
-diagonalise, but close to a Kronecker product $L \otimes R$ of the covariances of what enters the layer
-and of what is sent back through it. Its eigenvectors are then the products of theirs,
+The curvature of a layer with weights $W$, an $m \times n$ matrix, is an $mn \times mn$ matrix: too
+large to diagonalise, but close to a Kronecker product $L \otimes R$ of the covariances of the
+inputs of the layer and of the gradients at its outputs. Its eigenvectors are then products of the
+eigenvectors of $L$ and $R$,
 
 $$ W = c + U_L\,(S \odot Q)\,U_R^\top, \qquad S_{ij} = \Lambda_{ij}^{-1/2}, $$
 
-and the curvature $\Lambda_{ij}$ along each of them is measured, not taken from the factors (George et al.
-2018, EK-FAC; Vyas et al. 2024, SOAP). All that is needed are minibatch gradients $\hat g$ at one point:
+and the curvature $\Lambda_{ij}$ along each of them is measured, not taken from the factors (George
+et al. 2018, EK-FAC; Vyas et al. 2024, SOAP). Both are estimated from minibatch gradients $\hat g$
+at one point:
 
 - their noise has covariance $\frac Nn F$ with $F$ the (empirical) Fisher information, so
   $F = \frac nN \operatorname{Cov}\hat g$;
-- $U_L, U_R$ are the eigenvectors of $\mathrm E\,GG^\top$ and $\mathrm E\,G^\top G$, where $G$ is the noise of a layer's gradient;
+- $U_L, U_R$ are the eigenvectors of $\mathrm E\,GG^\top$ and $\mathrm E\,G^\top G$, where $G$ is
+  the noise of a layer's gradient;
 - $\Lambda_{ij} = \frac nN \mathrm E\,(U_L^\top G U_R)_{ij}^2 + $ the curvature of the prior.
 
-A thermostat then sits on directions whose noise is (nearly) uncorrelated, and the step size has no
-units. Kernels of convolutions are matrices of (window and channel in) by (channel out); biases have
-only the one side.
+The noise is then (nearly) uncorrelated between the coordinates, and the step size is dimensionless.
+The kernel of a convolution is a matrix of (window and input channel) by (output channel); for a
+bias only one side is rotated.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,28 +37,28 @@ from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.types import ArrayTree, Key
 
 BLOCK_SIZE = 16
-"""Pairs of minibatch gradients that exist at once."""
+"""Number of pairs of minibatch gradients in memory at once."""
 LARGEST_SIDE = 4096
-"""A side longer than this is not rotated."""
+"""Longest side of a matrix that is rotated."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sides:
-    """The coordinates of one leaf, seen as a matrix; a side that is `None` is not rotated."""
+    """The coordinates of one leaf as a matrix; a side that is `None` is not rotated."""
 
     left: jax.Array | None
     right: jax.Array | None
     scale: jax.Array
 
     def rotate(self, matrix: jax.Array) -> jax.Array:
-        r"""Go to the axes: $U_L^\top G U_R$."""
+        r"""Return $U_L^\top G U_R$."""
         if self.left is not None:
             matrix = self.left.T @ matrix
         return matrix if self.right is None else matrix @ self.right
 
     def push(self, direction: jax.Array) -> jax.Array:
-        r"""Compute $U_L (S \odot v) U_R^\top$."""
+        r"""Return $U_L (S \odot v) U_R^\top$."""
         matrix = self.scale * as_matrix(direction)
         if self.left is not None:
             matrix = self.left @ matrix
@@ -64,14 +67,14 @@ class Sides:
         return matrix.reshape(direction.shape)
 
     def pull(self, grads: jax.Array) -> jax.Array:
-        r"""Compute $S \odot U_L^\top g U_R$."""
+        r"""Return $S \odot U_L^\top g U_R$."""
         return (self.scale * self.rotate(as_matrix(grads))).reshape(grads.shape)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Kronecker:
-    """One pair of rotations and one scale per weight, for every leaf of the position."""
+    """Two rotations and one scale per weight, for every leaf of the position."""
 
     leaves: tuple[Sides, ...]
 
@@ -80,11 +83,11 @@ class Kronecker:
         return position
 
     def push(self, direction: ArrayTree) -> ArrayTree:
-        """Carry a direction to the position's space, leaf by leaf."""
+        """Map a direction to the coordinates of the position, leaf by leaf."""
         return self._each(Sides.push, direction)
 
     def pull(self, grads: ArrayTree) -> ArrayTree:
-        """Carry a gradient to the momentum's space, leaf by leaf."""
+        """Map a gradient to the coordinates of the momentum, leaf by leaf."""
         return self._each(Sides.pull, grads)
 
     def _each(self, fn: Callable[[Sides, jax.Array], jax.Array], tree: ArrayTree) -> ArrayTree:
@@ -95,7 +98,7 @@ class Kronecker:
 
 
 def as_matrix(leaf: jax.Array) -> jax.Array:
-    """See a leaf as a matrix whose columns are the last axis; a vector is one row."""
+    """Return a leaf as a matrix whose columns are its last axis; a vector is one row."""
     return leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim else leaf.reshape(1, 1)
 
 
@@ -110,21 +113,21 @@ def kronecker_eigenbasis(
 ) -> Kronecker:
     r"""Estimate a Kronecker eigenbasis from minibatch gradients at one point.
 
-    The point should be typical of the posterior, or a mode that is not yet fitted perfectly: where
-    every training row is predicted with certainty, the gradients say nothing about the curvature.
+    The point should be typical of the posterior, or a mode without a perfect fit: where every
+    training row is predicted with certainty, the gradients carry no information on the curvature.
 
     Parameters
     ----------
     key
-        Which batches.
+        For drawing the batches.
     grad_fn
         From `isotherm.minibatch_gradient`.
     position
         The point, a pytree of arrays.
     batches
-        The policy that the sampler will use.
+        The batch policy that the sampler will use.
     num_batches
-        Minibatch gradients to look at, rounded up to a multiple of 32.
+        Number of minibatch gradients, rounded up to a multiple of 32.
     floor
         Curvatures below this fraction of a leaf's largest are raised to it.
     """
@@ -139,12 +142,12 @@ def kronecker_eigenbasis(
         squares = more if not squares else [a + b for a, b in zip(squares, more, strict=True)]
     ones = jax.tree.map(jnp.ones_like, position)
     prior = jax.jvp(jax.grad(grad_fn.log_prior), (position,), (ones,))[1]
-    found = []
-    for sides, total, bend in zip(rotations, squares, jax.tree.leaves(prior), strict=True):
-        curvature = share * total / count - jnp.mean(bend)
+    leaves = []
+    for sides, total, second in zip(rotations, squares, jax.tree.leaves(prior), strict=True):
+        curvature = share * total / count - jnp.mean(second)
         curvature = jnp.maximum(curvature, floor * jnp.max(curvature))
-        found.append(Sides(sides.left, sides.right, curvature**-0.5))
-    return Kronecker(tuple(found))
+        leaves.append(Sides(sides.left, sides.right, curvature**-0.5))
+    return Kronecker(tuple(leaves))
 
 
 def _noise(
@@ -154,9 +157,9 @@ def _noise(
     batches: InMemoryBatches,
     num_batches: int,
 ) -> Iterator[ArrayTree]:
-    r"""Stream the noise of minibatch gradients, in blocks.
+    r"""Yield the noise of minibatch gradients, in blocks.
 
-    $(\hat g_1 - \hat g_2)/\sqrt2$ of two batches has the covariance of one, and no mean.
+    $(\hat g_1 - \hat g_2)/\sqrt2$ of two batches has the covariance of $\hat g$ and mean zero.
     """
     for i in range(-(-num_batches // (2 * BLOCK_SIZE))):
         yield _block(key, position, batches, i * BLOCK_SIZE, grad_fn=grad_fn)
@@ -194,7 +197,7 @@ def _rotations(blocks: Iterator[ArrayTree]) -> list[Sides]:
 
 @jax.jit
 def _products(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sum $GG^T$ and $G^T G$ over a block; a side of length 1 or too long gives zeros of size 0."""
+    """Sum $GG^T$ and $G^T G$ over a block; a side that is not rotated gives an empty array."""
     matrices = jax.vmap(as_matrix)(leaf)
     _, m, n = matrices.shape
     tall, wide = matrices.reshape(-1, n), jnp.swapaxes(matrices, 0, 1).reshape(m, -1)
@@ -205,11 +208,12 @@ def _products(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _axes(covariance: jax.Array) -> jax.Array | None:
+    """Return the eigenvectors, or `None` for a side that is not rotated."""
     if covariance.size == 0:
         return None
     if not bool(jnp.isfinite(covariance).all()):
-        raise FloatingPointError("`grad_fn` gives gradients that are not finite at this position.")
-    with threadpool_limits(1):  # on a busy machine two threads wait for each other
+        raise FloatingPointError("`grad_fn` returns gradients that are not finite at `position`.")
+    with threadpool_limits(1):  # faster on a busy machine
         _, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     return jnp.asarray(vectors, covariance.dtype)
 

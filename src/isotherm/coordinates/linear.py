@@ -1,13 +1,13 @@
 r"""Natural coordinates: an invertible linear change of variables $\theta = c + M q$.
 
-A per-coordinate thermostat is right only where gradient noise is uncorrelated between the
-coordinates it sits on, and one step size suits all directions only where they are equally stiff.
-Both hold in the eigenbasis of the curvature $H = V\Lambda V^\top$, with $M = V\Lambda^{-1/2}$: there the
-posterior is nearly a standard normal, minibatch noise (nearly proportional to $H$) is nearly
-isotropic, and the same $D$ and $\mu$ fit every problem.
+A thermostat per coordinate is exact only if the gradient noise is uncorrelated between the
+coordinates, and one step size suits all directions only if they have equal curvature. Both hold in
+the eigenbasis of the curvature $H = V\Lambda V^\top$, with $M = V\Lambda^{-1/2}$:
+there the posterior is nearly a standard normal, minibatch noise (nearly proportional to $H$) is
+nearly isotropic, and the same $D$ and $\mu$ fit every problem.
 
-A sampler only needs two products: `push` sends a direction from $q$ to $\theta$ ($M v$), `pull` a
-gradient from $\theta$ to $q$ ($M^\top g$). The centre $c$ does not enter the dynamics.
+A sampler only needs two products: `push` maps a direction from $q$ to $\theta$ ($M v$), `pull` maps
+a gradient from $\theta$ to $q$ ($M^\top g$). The centre $c$ does not enter the dynamics.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from isotherm.types import ArrayTree
 
 
 class Coordinates(Protocol):
-    """A linear map between the space of the momentum and the space of the position."""
+    """A linear map between the coordinates of the momentum and those of the position."""
 
     def momentum_like(self, position: ArrayTree) -> ArrayTree:
-        """Give anything shaped like a momentum for this position."""
+        """Return a tree with the shapes of a momentum for this position."""
         ...
 
     def push(self, direction: ArrayTree) -> ArrayTree:
-        r"""Carry a direction to the position's space: $M v$."""
+        r"""Map a direction to the coordinates of the position: $M v$."""
         ...
 
     def pull(self, grads: ArrayTree) -> ArrayTree:
-        r"""Carry a gradient to the momentum's space: $M^\top g$."""
+        r"""Map a gradient to the coordinates of the momentum: $M^\top g$."""
         ...
 
 
@@ -58,7 +58,7 @@ class Identity:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Diagonal:
-    r"""A scale per coordinate: $M = \operatorname{diag}(s)$; $s$ is shaped like the position."""
+    r"""One scale per coordinate: $M = \operatorname{diag}(s)$; $s$ is a tree like the position."""
 
     scale: ArrayTree
 
@@ -78,7 +78,7 @@ class Diagonal:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dense:
-    r"""Any matrix: column $j$ of $M$ is the direction, in $\theta$, of coordinate $q_j$.
+    r"""A matrix: column $j$ of $M$ is the direction of coordinate $q_j$ in $\theta$.
 
     The momentum is a flat vector with one entry per column.
     """
@@ -92,23 +92,24 @@ class Dense:
         return self.basis[0]
 
     def push(self, direction: jax.Array) -> ArrayTree:
-        """Multiply by the basis and give the result the position's structure."""
+        """Multiply by the basis and return the result in the structure of the position."""
         _, unravel = ravel_pytree(self.like)
         return unravel((self.basis @ direction).astype(_flat_dtype(self.like)))
 
     def pull(self, grads: ArrayTree) -> jax.Array:
-        """Flatten the gradient and multiply by the transposed basis."""
+        """Flatten the gradient and multiply it by the transposed basis."""
         return self.basis.T @ ravel_pytree(grads)[0]
 
 
 def as_coordinates(coordinates: Coordinates | None) -> Coordinates:
-    """Take the identity for nothing; refuse what cannot push and pull."""
+    """Return the coordinates, or the identity for `None`; raise if they cannot push and pull."""
     if coordinates is None:
         return Identity()
     if not (hasattr(coordinates, "push") and hasattr(coordinates, "pull")):
         raise ValueError(
-            "`coordinates` must come from isotherm.warm_start, isotherm.coordinates.eigenbasis or "
-            f"isotherm.coordinates.diagonal, got {coordinates!r}."
+            "`coordinates` must come from `isotherm.warm_start` or be built by "
+            "`isotherm.coordinates.eigenbasis`, `isotherm.coordinates.diagonal` or "
+            f"`isotherm.coordinates.kronecker_eigenbasis`, got {coordinates!r}."
         )
     return coordinates
 
@@ -118,12 +119,12 @@ def _flat_dtype(tree: ArrayTree) -> jnp.dtype:
 
 
 def diagonal(curvature: ArrayTree, floor: float = 1e-6) -> Diagonal:
-    r"""Scale each coordinate by its curvature: $s_i = \lambda_i^{-1/2}$.
+    r"""Return coordinates scaled by the curvature of each: $s_i = \lambda_i^{-1/2}$.
 
     Parameters
     ----------
     curvature
-        Diagonal of the Hessian of $-\log\pi$ (or of the Fisher information), shaped like the
+        Diagonal of the Hessian of $-\log\pi$ (or of the Fisher information), a tree like the
         position.
     floor
         Curvatures below this fraction of the largest one are raised to it.
@@ -134,20 +135,21 @@ def diagonal(curvature: ArrayTree, floor: float = 1e-6) -> Diagonal:
 
 
 def eigenbasis(curvature: jax.Array | np.ndarray, like: ArrayTree, floor: float = 1e-6) -> Dense:
-    r"""Sit on the principal axes of the curvature: $M = V\Lambda^{-1/2}$ for $H = V\Lambda V^\top$.
+    r"""Return the eigenbasis of a curvature: $M = V\Lambda^{-1/2}$ for $H = V\Lambda V^\top$.
 
-    The *unsymmetric* root matters: $H^{-1/2} = V\Lambda^{-1/2}V^\top$ also whitens, but mixes the axes
-    again, and with them the gradient noise that a per-coordinate thermostat must see separately.
+    The symmetric root $H^{-1/2} = V\Lambda^{-1/2}V^\top$ also whitens, but it rotates back, so that
+    the gradient noise of different coordinates is correlated again. A thermostat per coordinate
+    needs the unsymmetric root.
 
     Parameters
     ----------
     curvature
         Hessian of $-\log\pi$ or Fisher information, a symmetric matrix over the flattened position.
     like
-        The position (for its structure and dtypes).
+        The position; its structure and dtypes are used.
     floor
-        Eigenvalues below this fraction of the largest are raised to it (so a Hessian that is
-        slightly indefinite away from the mode still gives coordinates).
+        Eigenvalues below this fraction of the largest are raised to it, so that a Hessian that is
+        slightly indefinite away from the mode can be used.
     """
     curvature = np.asarray(curvature, np.float64)
     size = ravel_pytree(like)[0].size
@@ -166,6 +168,6 @@ def eigenbasis(curvature: jax.Array | np.ndarray, like: ArrayTree, floor: float 
 def _require_curvature(largest: float) -> None:
     if not largest > 0:
         raise ValueError(
-            f"`curvature` must have a positive direction, its largest value is {largest}. "
-            "Is this the Hessian of the *negative* log density, and is the position near a mode?"
+            f"`curvature` must have a positive eigenvalue, but the largest is {largest}. Check "
+            "that it is the Hessian of the negative log density, at a position near a mode."
         )

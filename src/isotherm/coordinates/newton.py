@@ -2,9 +2,10 @@ r"""Newton's method with backtracking, for the mode of a log density.
 
 $$ \theta_{k+1} = \theta_k + s_k\, H(\theta_k)^{-1} \nabla\log\pi(\theta_k), $$
 
-where $H$ is the Hessian of $-\log\pi$ (or another positive curvature, such as the Fisher information,
-which makes it a natural-gradient method) and $s_k$ is the first of some decreasing factors for
-which the log density does not decrease. Everything is in double precision on NumPy arrays.
+where $H$ is the Hessian of $-\log\pi$ (or another positive curvature, such as the Fisher
+information, which makes it a natural-gradient method) and $s_k$ is the first of some decreasing
+factors for which the log density does not decrease. Everything is in double precision on NumPy
+arrays.
 """
 
 from collections.abc import Callable, Sequence

@@ -30,8 +30,8 @@ def largest_eigenvalue(
     num_iterations
         Number of products.
     compiled
-        Whether to run the iterations as one `jax.lax.fori_loop`. If false they are a Python loop, so
-        that `times` may be any Python function.
+        Whether to run the iterations as one `jax.lax.fori_loop`. If false they are a Python loop,
+        so that `times` may be any Python function.
 
     Examples
     --------

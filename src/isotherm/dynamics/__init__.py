@@ -1,1 +1,1 @@
-"""Thermostats, exact sub-flows and the integrators composed of them."""
+"""Langevin dynamics: exact flows, thermostats, integrators and their order of accuracy."""

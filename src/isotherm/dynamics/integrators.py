@@ -1,29 +1,29 @@
-r"""Integrators: the paper's Euler step, and palindromic words over exact sub-flows.
+r"""Integrators: the Euler step of the paper, and palindromic words over exact flows.
 
-A word is read from left to right; a letter that occurs $n$ times lasts $h/n$ each time, so the
-total duration of every piece of the dynamics is $h$. A word that reads the same backwards is a
-symmetric composition, and therefore of second order whatever its letters.
+A word is read from left to right. A letter that occurs $n$ times lasts $h/n$ each time, so the
+total time of every flow is $h$. A word that reads the same backwards is a symmetric composition,
+and therefore of second order whatever its letters.
 
-The six letters (`dynamics/flows.py`): `A` drift, `D` heating, `B` damping, `K` kick, `N` noise,
-`O` damping and noise together. `A` and `D` commute, and so do `K` and `N`: a palindrome is meant up
-to swapping such neighbours. Words of the literature go by their names:
+The six letters (`dynamics/flows.py`) are `A` drift, `D` heating, `B` damping, `K` kick, `N` noise
+and `O` damping and noise together. `A` and `D` commute, and so do `K` and `N`; such neighbours may
+be swapped to obtain a palindrome. Words of the literature have names:
 
 | name | letters | |
 | --- | --- | --- |
-| `"ABOBA"` | `AD·B·KN·B·DA` | the paper's mSGNHT-S (its A heats, its B damps, its O kicks and adds noise) |
-| `"BAOAB"`, `"BADODAB"` | `K·AD·O·DA·K` | Leimkuhler & Matthews; with a thermostat, Leimkuhler & Shang |
+| `"ABOBA"` | `AD·B·KN·B·DA` | mSGNHT-S of the paper (its A is `AD` here, its O is `KN`) |
+| `"BAOAB"`, `"BADODAB"` | `K·AD·O·DA·K` | Leimkuhler & Matthews; with thermostat, & Shang |
 | `"OBABO"` | `O·K·AD·K·O` | Bussi & Parrinello |
 | `"OABAO"` | `O·AD·K·DA·O` | |
-| `"ABDODBA"` | `A·K·D·O·D·K·A` | a relative of BADODAB that kicks in the middle |
-| `"DOBABOD"` | `D·O·K·A·K·O·D` | a relative that heats at the ends |
-| `"euler"` | `A·E·D` | the paper's mSGNHT-E: `E` is an explicit Euler step of the momentum; order 1 |
+| `"ABDODBA"` | `A·K·D·O·D·K·A` | like BADODAB, but with the drift outside |
+| `"DOBABOD"` | `D·O·K·A·K·O·D` | like OBABO, but heats at the ends |
+| `"euler"` | `A·E·D` | mSGNHT-E of the paper: `E` is an Euler step of the momentum; order 1 |
 
-In most names of the literature B is the kick. In a word of your own the kick is `K`.
+In most names of the literature B is the kick; in a word of letters the kick is `K`.
 
-**One gradient per step.** A kick needs a gradient only if the position has moved since the last
-one; a word that kicks before it drifts uses the gradient that closed the step before (kept in the
-state). The very first opening kick has no such gradient and is left out: the chain starts from
-a momentum half a kick away.
+**One gradient per step.** A kick needs a new gradient only if the position has moved since the last
+one. A word that kicks before it drifts uses the last gradient of the previous step, which is kept
+in the state. At the first step there is none, and the opening kick is omitted: the initial momentum
+differs by half a kick.
 """
 
 from collections import Counter
@@ -55,30 +55,30 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Integrator:
-    """A parsed word: its letters, how long each lasts, and where it wants gradients."""
+    """A parsed word: its letters, their durations, and where it needs gradients."""
 
     name: str
     letters: str
 
     @cached_property
     def order(self) -> int:
-        """Weak order of accuracy: 2 for a palindrome, 1 otherwise (`dynamics/order.py` proves it)."""
+        """Weak order of accuracy: 2 for a palindrome, 1 otherwise (see `dynamics/order.py`)."""
         return 2 if is_palindrome(self.letters) else 1
 
     @cached_property
     def carries_gradient(self) -> bool:
-        """Whether the gradient that closes a step also opens the next one."""
+        """Whether the last gradient of a step is also the first of the next step."""
         kicks = [i for i, letter in enumerate(self.letters) if letter in "KE"]
         drifts = [i for i, letter in enumerate(self.letters) if letter == "A"]
         return kicks[0] < drifts[0] and kicks[-1] > drifts[-1]
 
     @cached_property
     def segments(self) -> tuple[tuple[tuple[str, float, int], ...], ...]:
-        """The word cut at every new gradient, as early as it can be had: after drift and heating.
+        """The word split at every new gradient: directly after the last drift or heating.
 
-        What follows them waits for the gradient, so that the momentum goes through memory once
-        per step and both dampings of ABOBA share one exponential.
-        Each entry is `(letter, fraction of the step, number of the letter in the word)`.
+        The letters after them act once the gradient is known, so that the momentum is read from
+        memory once per step and both dampings of ABOBA share one exponential. Each entry is
+        `(letter, fraction of the step, index of the letter in the word)`.
         """
         counts = Counter(self.letters)
         segments, known = [[]], self.carries_gradient
@@ -95,12 +95,12 @@ class Integrator:
 
     @property
     def num_gradients(self) -> int:
-        """Gradient evaluations per step."""
+        """Number of gradient evaluations per step."""
         return len(self.segments) - 1
 
     @property
     def moves_before_gradient(self) -> bool:
-        """Whether the first gradient is wanted after a drift."""
+        """Whether the first gradient is evaluated after a drift."""
         return any(letter == "A" for letter, _, _ in self.segments[0])
 
 
@@ -109,12 +109,12 @@ def _commuting_family(letter: str) -> str:
 
 
 def _canonical(letters: str) -> str:
-    """Sort neighbours that commute: drift with heating, kick with noise."""
+    """Return the letters with commuting neighbours sorted: drift and heating, kick and noise."""
     return "".join("".join(sorted(block)) for _, block in groupby(letters, key=_commuting_family))
 
 
 def is_palindrome(letters: str) -> bool:
-    """Tell whether a word reads the same backwards, up to neighbours that commute.
+    """Return whether a word reads the same backwards, up to neighbours that commute.
 
     Examples
     --------
@@ -125,14 +125,14 @@ def is_palindrome(letters: str) -> bool:
 
 
 def parse_integrator(word: str, *, symmetric: bool = True) -> Integrator:
-    """Read `"euler"`, a named word or a palindrome over `ADBKNO`; refuse what is not a sampler.
+    """Return the integrator for `"euler"`, a named word, or a palindrome over `ADBKNO`.
 
     Parameters
     ----------
     word
-        A name from the table above, or letters.
+        A name from the table of the module, or letters.
     symmetric
-        Whether to insist on a palindrome. Only the order kit says no.
+        Whether the word must be a palindrome; `dynamics/order.py` also studies others.
 
     Examples
     --------
@@ -157,18 +157,19 @@ def parse_integrator(word: str, *, symmetric: bool = True) -> Integrator:
             + ", ".join(f"{letter} ({meaning})" for letter, meaning in _MEANING.items())
             + "."
         )
-    _require(word, letters, "K", "kicks", "K (in your own words B is damping, not the kick)")
+    _require(word, letters, "K", "kicks", "K (in a word of letters B is damping, not the kick)")
     _require(word, letters, "A", "moves", "A")
     if "O" in letters and set(letters) & set("BN"):
         raise ValueError(
-            f"The word {word!r} damps or adds noise twice: O already is B and N together."
+            f"The word {word!r} damps or adds noise twice: O is B and N together, so use either "
+            "O or B and N."
         )
     _require(word, letters, "BO", "damps", "B or O")
     _require(word, letters, "NO", "adds noise", "N or O")
     if symmetric and not is_palindrome(letters):
         raise ValueError(
-            f"The word {word!r} is not a palindrome, so it would be of first order only: "
-            f"{letters!r} reads {letters[::-1]!r} backwards."
+            f"The word {word!r} must be a palindrome to be of second order, but {letters!r} reads "
+            f"{letters[::-1]!r} backwards."
         )
     return Integrator(word, letters)
 

@@ -1,4 +1,4 @@
-r"""The one family behind SGHMC, SGNHT and mSGNHT: a thermostat and an integrator make a sampler.
+r"""Underdamped Langevin samplers from a thermostat and an integrator: SGHMC, SGNHT, mSGNHT.
 
 $$ d\theta = p\,dt, \qquad
    dp = \hat g(\theta)\,dt - \xi\odot p\,dt + \sqrt{2DT}\,dW, \qquad
@@ -6,8 +6,8 @@ $$ d\theta = p\,dt, \qquad
 
 `langevin` interprets the letters of an integrator (`dynamics/integrators.py`) with the flows of
 `dynamics/flows.py` and a thermostat (`dynamics/thermostats.py`). In *coordinates*
-$\theta = c + M q$ the momentum lives in $q$: the position drifts by $M p$, the momentum is kicked by
-$M^\top \hat g$, and nothing else changes. The position is always shown as the user wrote it.
+$\theta = c + M q$ the momentum belongs to $q$: the position drifts by $M p$ and the momentum is
+kicked by $M^\top \hat g$. The position in the state is always $\theta$.
 """
 
 from functools import partial
@@ -44,14 +44,14 @@ from isotherm.types import (
 
 
 class LangevinState(NamedTuple):
-    """Position, momentum, thermostat, and how many steps were taken."""
+    """Position, momentum, thermostat, and number of steps taken."""
 
     position: ArrayTree
     momentum: ArrayTree
     thermostat: ArrayTree
     step_index: jax.Array
     force: ArrayTree = None
-    """The last gradient, for words that open with a kick; otherwise nothing."""
+    """The last gradient, for words that start with a kick; otherwise `None`."""
 
 
 def langevin(
@@ -68,23 +68,25 @@ def langevin(
     coordinates: Coordinates | None = None,
     name: str = "langevin",
 ) -> Sampler:
-    r"""Build a sampler from its independent choices; the named samplers are calls of this.
+    r"""Build a sampler from a thermostat, an integrator and the other choices.
+
+    `isotherm.sghmc`, `isotherm.sgnht` and `isotherm.msgnht` call this function.
 
     Parameters
     ----------
     grad_fn
-        `(position, batch) -> grads`, an estimate of $\nabla\log\pi$; `None` if gradients come
-        from outside (`isotherm.as_optax`).
+        `(position, batch) -> grads`, an estimate of $\nabla\log\pi$; `None` if gradients are
+        supplied from outside (`isotherm.as_optax`).
     step_size
         $h$: a positive number, or a schedule `step_index -> h`.
     diffusion
-        $D \ge 0$, the injected noise. At a plain 0 no random numbers are made at all.
+        $D \ge 0$, the injected noise. With the Python number 0 no random numbers are drawn.
     thermostat
-        A kind from `dynamics/thermostats.py`: what $\xi$ is and how it moves.
+        A kind from `dynamics/thermostats.py`.
     thermostat_mass
-        $\mu > 0$; a fixed thermostat has none.
+        $\mu > 0$; not used by a fixed thermostat.
     initial_thermostat
-        Where $\xi$ starts (and stays, if fixed); `None` is $D$.
+        Initial $\xi$ (constant if the thermostat is fixed); `None` means $D$.
     integrator
         `"euler"` or a word (`dynamics/integrators.py`).
     temperature
@@ -92,9 +94,9 @@ def langevin(
     noise
         `"gaussian"`, `"three-point"`, or a function `(key, like) -> noise`.
     coordinates
-        Where the momentum lives; the identity if not given.
+        Coordinates of the momentum; by default those of the position.
     name
-        What messages call it.
+        Name of the sampler in messages.
     """
     step_size_fn = as_schedule(step_size)
     require_nonnegative("diffusion", diffusion)
@@ -105,7 +107,7 @@ def langevin(
     friction = THERMOSTATS[thermostat](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(
-            f"The word {word.name!r} never heats the thermostat: it needs the letter D."
+            f"The word {word.name!r} never updates the thermostat: it needs the letter D."
         )
     start = diffusion if initial_thermostat is None else initial_thermostat
     require_finite("initial_thermostat", start)
@@ -126,12 +128,12 @@ def langevin(
         return LangevinState(position, momentum, xi, jnp.zeros((), jnp.int32), force)
 
     def noise_key(key: Key, number: int) -> Key:
-        """Give every noisy letter its own key; the first one takes the step's."""
+        """Return the key of a noisy letter: the key of the step for the first, then new ones."""
         earlier = sum(letter in "NOE" for letter in word.letters[:number])
         return random.fold(key, earlier) if earlier else key
 
-    def travel(segment, key: Key, state: LangevinState, force: ArrayTree) -> LangevinState:
-        """Carry the state through some letters; `force` is the gradient where they kick."""
+    def apply(segment, key: Key, state: LangevinState, force: ArrayTree) -> LangevinState:
+        """Apply the letters of a segment; `force` is the gradient of their kicks."""
         h = step_size_fn(state.step_index)
         position, momentum, xi = state.position, state.momentum, state.thermostat
         for letter, fraction, number in segment:
@@ -161,21 +163,21 @@ def langevin(
         return state._replace(position=position, momentum=momentum, thermostat=xi)
 
     def open_(key: Key, state: LangevinState) -> LangevinState:
-        return travel(word.segments[0], key, state, state.force)
+        return apply(word.segments[0], key, state, state.force)
 
     def close(key: Key, state: LangevinState, grads: ArrayTree, last: int = 1):
         force = space.pull(grads)
         info = StepInfo(
             jnp.asarray(step_size_fn(state.step_index), jnp.float32), virial(state.position, grads)
         )
-        state = travel(word.segments[last], key, state, force)
+        state = apply(word.segments[last], key, state, force)
         kept = _like(state.force, force) if word.carries_gradient else None
         return state._replace(force=kept, step_index=state.step_index + 1), info
 
     def step(key: Key, state: LangevinState, batch: Batch) -> tuple[LangevinState, StepInfo]:
         state = open_(key, state)
         for segment in word.segments[1:-1]:
-            state = travel(segment, key, state, space.pull(gradient(state.position, batch)))
+            state = apply(segment, key, state, space.pull(gradient(state.position, batch)))
         return close(key, state, gradient(state.position, batch), last=-1)
 
     halves = None

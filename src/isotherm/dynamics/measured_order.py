@@ -1,23 +1,25 @@
-r"""The order of a sampler, measured on the code that samples: local errors and long averages.
+r"""The order of a sampler, measured on the code that samples: local errors and time averages.
 
-`dynamics/order.py` proves the order of a *word*; here is measured what `langevin` makes of it. One
-step of the real code from a fixed $x = (\theta, p, \xi)$ gives an increment $\Delta$, and the
-dynamics after a time $h$ another. In a scheme of order $K$ their characteristic functions differ by
+`dynamics/order.py` proves the order of a *word*; this module measures the order of its
+implementation in `langevin`. One step of the code from a fixed $x = (\theta, p, \xi)$ gives an
+increment $\Delta$, and the dynamics after a time $h$ another. In a scheme of order $K$ their
+characteristic functions differ by
 
-$$ \varepsilon(h) = \bigl| \mathbb E\,e^{ik\cdot\Delta} - e^{-ik\cdot x}\,e^{h\mathcal L} e^{ik\cdot x} \bigr|
+$$ \varepsilon(h)
+   = \bigl| \mathbb E\,e^{ik\cdot\Delta} - e^{-ik\cdot x}\,e^{h\mathcal L} e^{ik\cdot x} \bigr|
    = O(h^{K+1}) . $$
 
-The test function is bounded and smooth, as the definition of order asks, and unlike a polynomial
-it sees every moment of $\Delta$. There is no Monte Carlo error on either side:
+The test function is bounded and smooth, as the definition of order requires, and unlike a
+polynomial it depends on every moment of $\Delta$. Neither side has Monte Carlo error:
 
 - *One step* is a function of one noise number per noisy letter and coordinate, and these are
-  integrated out by Gauss–Hermite quadrature: the nodes enter through the sampler's own `noise`. Five
-  nodes err by $O(h^5)$; three nodes with their weights *are* the three-point noise.
+  integrated out by Gauss–Hermite quadrature: the nodes are passed to the sampler as its `noise`.
+  The error of five nodes is $O(h^5)$; three nodes with their weights *are* the three-point noise.
 - *The dynamics* is $\sum_{n \le 4} h^n \mathcal L^n/n!$, by the algebra of `dynamics/symbolic.py`.
-  What that leaves out, $O(h^5)$, is far below $\varepsilon$ for $h \le 0.02$.
+  The remainder, $O(h^5)$, is far below $\varepsilon$ for $h \le 0.02$.
 
-What the local error adds up to in the long run, a bias $O(h^K)$ of stationary averages, is a matter
-for Monte Carlo: `time_average` follows one chain, and `power_law` fits the exponent.
+In the long run local errors add up to a bias $O(h^K)$ of stationary averages, which is measured by
+Monte Carlo: `time_average` averages over one chain, and `power_law` fits the exponent.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +39,9 @@ from isotherm.types import ArrayTree, Key, Sampler
 LogDensity = Callable[[jax.Array], jax.Array]
 
 NODES = {"gaussian": 5, "three-point": 3}
-"""Noises, and how many quadrature nodes stand for each."""
+"""Number of quadrature nodes that represent each noise."""
 
-# Numbers without a meaning, so that nothing cancels by accident.
+# Arbitrary values, so that no terms cancel by accident.
 DIFFUSION, TEMPERATURE, MASS = 0.8, 0.9, 1.3
 _MAX_ORDER = 3
 
@@ -50,21 +52,22 @@ def local_errors(
     log_density: LogDensity,
     step_sizes: Sequence[float],
 ) -> np.ndarray:
-    r"""Measure $\varepsilon(h)$ of one step, in double precision.
+    r"""Return $\varepsilon(h)$ of one step, computed in double precision.
 
-    The state has two coordinates, or three in tensors of two and one if the friction is
-    `per_tensor`: the fewest that tell the thermostats apart.
+    The state has two coordinates, or three in tensors of sizes two and one for `per_tensor`: the
+    smallest numbers that distinguish the thermostats.
 
     Parameters
     ----------
     integrators
-        From `integrators.parse`, palindromes or not.
+        From `isotherm.parse_integrator`, palindromes or not.
     thermostat
         A kind from `dynamics/thermostats.py`.
     log_density
         A function of the position as one vector.
     step_sizes
-        From 0.001 to 0.02, say: below, rounding is felt, and above, what the reference leaves out.
+        For example from 0.001 to 0.02: below, rounding errors matter; above, the remainder of the
+        reference.
 
     Returns
     -------
@@ -96,9 +99,9 @@ def time_average(
     num_steps: int | jax.Array,
     burn_in: int | jax.Array = 0,
 ) -> ArrayTree:
-    """Average `observe(state)` over the steps of one chain, the first `burn_in` left out.
+    """Return the average of `observe(state)` over the steps of one chain after `burn_in` steps.
 
-    Meant to be mapped over chains and compiled. The batch of every step is a fresh key.
+    To be mapped over chains with `jax.vmap` and compiled. The batch of every step is a new key.
     """
     noise_key, batch_key, start_key = (random.fold(key, i) for i in range(3))
 
@@ -115,19 +118,19 @@ def time_average(
 
 
 def power_law(x: Any, y: Any, error: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Fit exponents by least squares in logarithms, along the last axis.
+    """Fit exponents of power laws by least squares in logarithms, along the last axis.
 
     Parameters
     ----------
     x, y
-        Positive, with one last axis.
+        Positive numbers that broadcast against each other.
     error
-        Standard errors of `y`, which then weight the points; without them all count the same.
+        Standard errors of `y`, for weighted least squares; without them all weights are equal.
 
     Returns
     -------
     tuple of np.ndarray
-        The exponents and their standard errors (0 if `y` has none).
+        The exponents and their standard errors (0 without `error`).
 
     Examples
     --------
@@ -148,7 +151,7 @@ def _numbers(size: int, seed: int) -> np.ndarray:
 
 
 def _start(thermostat: str) -> tuple[ArrayTree, ArrayTree, ArrayTree]:
-    """Give a position, a momentum and a thermostat, each in its own tree."""
+    """Return a position, a momentum and a thermostat."""
     position, momentum = jnp.asarray(_numbers(3, 0)), jnp.asarray(_numbers(3, 2))
     if thermostat == "per_tensor":
         position, momentum = ({"a": x[:2], "b": x[2:]} for x in (position, momentum))
@@ -158,7 +161,7 @@ def _start(thermostat: str) -> tuple[ArrayTree, ArrayTree, ArrayTree]:
 
 
 def _flat(position: ArrayTree, momentum: ArrayTree, xi: ArrayTree) -> jax.Array:
-    """Line a state up as the algebra does, a symmetric matrix by its upper triangle."""
+    """Return a state as a vector in the order of the algebra; a matrix by its upper triangle."""
     if not isinstance(xi, dict) and xi.ndim == 2:
         xi = xi[np.triu_indices(len(xi))]
     return jnp.concatenate([ravel_pytree(part)[0] for part in (position, momentum, xi)])
@@ -167,7 +170,7 @@ def _flat(position: ArrayTree, momentum: ArrayTree, xi: ArrayTree) -> jax.Array:
 def _step(
     word: Integrator, thermostat: str, log_density: LogDensity, h: np.ndarray, wave: np.ndarray
 ) -> np.ndarray:
-    r"""Compute $\mathbb E\,e^{ik\cdot\Delta}$ of a step of `langevin`, by noise and step size."""
+    r"""Return $\mathbb E\,e^{ik\cdot\Delta}$ of a step of `langevin`, by noise and step size."""
     position, momentum, xi = start = _start(thermostat)
     flat, unravel = ravel_pytree(position)
     num_noisy = sum(letter in "NOE" for letter in word.letters)
@@ -178,7 +181,7 @@ def _step(
         return unravel(jax.grad(log_density)(ravel_pytree(position)[0]))
 
     def observe(h: jax.Array, numbers: jax.Array) -> jax.Array:
-        nodes = iter(numbers)  # `langevin` asks once per noisy letter, in the order of the word
+        nodes = iter(numbers)  # `langevin` calls `noise` once per noisy letter, in order
         sampler = langevin(
             grad_fn,
             h,
@@ -201,7 +204,7 @@ def _step(
 
 
 def _paths(num_numbers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Combine quadrature nodes: all paths of all noises, and their weights under each noise."""
+    """Return all combinations of quadrature nodes, and their weights under each noise."""
     paths, weights = [], []
     for num_nodes in NODES.values():
         nodes, chances = np.polynomial.hermite_e.hermegauss(num_nodes)
@@ -215,7 +218,7 @@ def _paths(num_numbers: int) -> tuple[np.ndarray, np.ndarray]:
 def _dynamics(
     thermostat: str, log_density: LogDensity, h: np.ndarray, wave: np.ndarray
 ) -> np.ndarray:
-    r"""Evaluate the symbol of $e^{h\mathcal L}$ at the start, for the wave vector $ik$."""
+    r"""Return the symbol of $e^{h\mathcal L}$ at the initial state, for the wave vector $ik$."""
     position, momentum, xi = _start(thermostat)
     flat, _ = ravel_pytree(position)
     algebra = Algebra(thermostat, flat.size, _MAX_ORDER)
@@ -229,11 +232,11 @@ def _dynamics(
     factors = np.array([float(c) for c in symbol.coeffs()], complex)
     for column, name in zip(powers.T, algebra.variable, strict=True):
         factors *= values.get(name, 1.0) ** column
-    return h[:, None] ** (powers[:, 0] / 2) @ factors  # the first variable is the root of h
+    return h[:, None] ** (powers[:, 0] / 2) @ factors  # the first variable is sqrt(h)
 
 
 def _derivatives(log_density: LogDensity, position: jax.Array) -> dict[str, float]:
-    """Evaluate the derivatives of the log density, under their names in the algebra."""
+    """Return the derivatives of the log density, under their names in the algebra."""
     functions = [log_density]
     for _ in range(_MAX_ORDER + 1):
         functions.append(jax.jacfwd(functions[-1]))

@@ -1,7 +1,7 @@
-r"""The local weak order of a word of flows, found by algebra.
+r"""The local weak order of a word of flows, computed by algebra.
 
-One step of the word $w_1 w_2 \dots w_m$ is a product of Markov operators, and the dynamics it
-imitates is a semigroup:
+One step of the word $w_1 w_2 \dots w_m$ is a product of Markov operators, and the dynamics that it
+approximates is a semigroup:
 
 $$
 \mathbb E[f(X_1) \mid X_0 = x] = (P_{w_1} P_{w_2} \cdots P_{w_m} f)(x), \qquad
@@ -14,7 +14,7 @@ $$
 \qquad g = -\nabla U, \quad \sigma^2 = 2 D T .
 $$
 
-The word has *order* $K$ when the two agree through $h^K$ on every smooth $f$; what is left is
+The word has *order* $K$ if the two agree through $h^K$ on every smooth $f$; the difference is
 $h^{K+1}\mathcal E f$ with a differential operator $\mathcal E \ne 0$, the leading error.
 
 **No basis of test functions is needed.** The coefficient of each $h^n$ is a differential operator
@@ -25,12 +25,12 @@ the generating functions of the moments $\mathbb E[\Delta^\beta]$ of the increme
 $\Delta = X_1 - x$, and equality for all $k$ is equality on all $f$. A letter that moves $x$ to
 $x + \delta$ with $\delta = O(\sqrt h)$ acts by
 $P f = \sum_\beta \mathbb E[\delta^\beta]\, \partial^\beta f / \beta!$, a finite sum through
-$h^{K+1}$, where next to the exponential $\partial$ reads $\partial + k$.
+$h^{K+1}$, in which $\partial$ becomes $\partial + k$ because of the exponential.
 
-**No potential is chosen either.** $g$ and its derivatives at $\theta$ enter as independent
-symbols, so nothing cancels by accident.
+**No potential is chosen.** $g$ and its derivatives at $\theta$ are independent symbols, so no
+terms cancel by accident.
 
-**A thermostat says which entries of the friction matrix $\Xi$ are one variable**: the whole
+**A thermostat determines which entries of the friction matrix $\Xi$ are one variable**: the whole
 diagonal (`scalar`; `fixed` if nothing heats it), the diagonal of each tensor (`per_tensor`), each
 diagonal entry (`per_coordinate`), each pair $\Xi_{ij} = \Xi_{ji}$ (`full_matrix`). Each variable is
 heated by the mean of $p p^\top - T I$ over its entries. The check runs in two coordinates with a
@@ -63,11 +63,11 @@ class LocalOrder(NamedTuple):
     Attributes
     ----------
     order
-        $K$; one more than `max_order` stands for «at least that».
+        $K$; `max_order + 1` means at least that.
     leading_error
-        By what factor of $h^{K+1}$ the word gets the moments of the increment wrong: the entry
-        `"theta p p"` belongs to $\mathbb E[\Delta\theta\,\Delta p\,\Delta p]$. Moments it gets
-        right are absent. The force and its derivatives read `g`, `g'`, `g''` in one dimension; in
+        The coefficient of $h^{K+1}$ in the error of each moment of the increment: the entry
+        `"theta p p"` belongs to $\mathbb E[\Delta\theta\,\Delta p\,\Delta p]$. Moments without
+        error are absent. The force and its derivatives are `g`, `g'`, `g''` in one dimension; in
         more, `g_12` is $-\partial_1\partial_2 U$.
     """
 
@@ -92,7 +92,7 @@ def local_order(
     max_order: int = 2,
     dimension: int | None = None,
 ) -> LocalOrder:
-    r"""Find the local weak order of a word.
+    r"""Return the local weak order of a word and its leading error.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def local_order(
         Terms through $h^{\text{max\_order} + 1}$ are compared, so that an order up to `max_order`
         comes with its leading error.
     dimension
-        Number of coordinates; by default the smallest that tells the thermostats apart.
+        Number of coordinates; by default the smallest that distinguishes the thermostats.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def local_order(
     -g*theta + p*theta*xi
     """
     if unknown := set(word) - set(LETTERS):
-        raise ValueError(f"`word` must be spelled in {LETTERS}, got {sorted(unknown)}.")
+        raise ValueError(f"`word` must consist of the letters {LETTERS}, got {sorted(unknown)}.")
     if dimension is None:
         dimension = 3 if thermostat == "per_tensor" else 2
     for name, count in (("max_order", max_order), ("dimension", dimension)):

@@ -1,4 +1,4 @@
-"""Samplers without momentum: the gradient is wanted where the chain stands."""
+"""Samplers without momentum: the gradient is evaluated at the current position."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ def overdamped(
     update: Callable[[Key, Any, ArrayTree], tuple[Any, StepInfo]],
     traits: Traits,
 ) -> Sampler:
-    """Make a sampler of `update(key, state, grads) -> (state, info)`."""
+    """Build a sampler from `update(key, state, grads) -> (state, info)`."""
     gradient = partial(evaluate, grad_fn)
 
     def open_(key: Key, state: Any) -> Any:

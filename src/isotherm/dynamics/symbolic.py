@@ -1,8 +1,8 @@
-r"""Symbols of operators, as polynomials: what `dynamics/order.py` computes with.
+r"""Symbols of differential operators as polynomials, for `dynamics/order.py`.
 
 An operator $P$ on functions of $x = (\theta, p, \xi)$ is represented by
-$e^{-k\cdot x} P\, e^{k\cdot x}$, a polynomial with rational coefficients in $s = \sqrt h$, the noise
-numbers, the state, the derivatives of the force at $\theta$, and $k$.
+$e^{-k\cdot x} P\, e^{k\cdot x}$, a polynomial with rational coefficients in $s = \sqrt h$, the
+noise numbers, the state, the derivatives of the force at $\theta$, and $k$.
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+from isotherm.imports import require
 
 THERMOSTATS = ("fixed", "scalar", "per_tensor", "per_coordinate", "full_matrix")
 
@@ -50,7 +52,7 @@ class Algebra:
             self.chain_rule[x] = {var[g]: var[dg] for g, dg in known if dg}
 
     def derivative(self, f: Poly, x: str) -> Poly:
-        """Differentiate f exp(k x) by the coordinate x, and divide by the exponential."""
+        """Differentiate f exp(k x) with respect to coordinate x, and divide by the exponential."""
         inner = (slope * f.diff(v) for v, slope in self.chain_rule[x].items())
         return sum(inner, self.variable["k " + x] * f)
 
@@ -79,7 +81,7 @@ class Algebra:
         return symbol
 
     def increments(self, letter: str, parts: int) -> list[tuple[str, Poly]]:
-        """Return how a letter moves the state in a time h / parts; R has the variance 1 / parts."""
+        """Return the increments of a letter in a time h / parts; R has the variance 1 / parts."""
         h = self.variable["s"] ** 2 / parts
         p, angle = self.momentum, self.friction * -h
         noise = self.noise * (self.variable["sigma"] * self.variable["s"])
@@ -97,7 +99,7 @@ class Algebra:
         return list(zip(names, increments, strict=True))
 
     def expand(self, f: Poly, increments: list[tuple[str, Poly]], degree: int) -> Poly:
-        """Expand f(x + increments) by Taylor's formula through s^degree."""
+        """Return the Taylor expansion of f(x + increments) through s^degree."""
         if not increments:
             return f
         (x, increment), *rest = increments
@@ -125,7 +127,7 @@ class Algebra:
         return self.ring.from_dict(terms)
 
     def moments(self, f: Poly, degree: int) -> dict[str, Any]:
-        """Read the moments of the increment off the factor of s^degree in a symbol."""
+        """Return the moments of the increment from the coefficient of s^degree in a symbol."""
         end = -len(self.coordinates)
         parts = defaultdict(dict)
         for monomial, coefficient in f.iterterms():
@@ -141,7 +143,7 @@ class Algebra:
 
 
 def _patterns(thermostat: str, dimension: int) -> list[np.ndarray]:
-    """For each thermostat variable, the entries of the friction matrix where it stands."""
+    """Return, for each thermostat variable, a mask of its entries in the friction matrix."""
     axes = np.eye(dimension, dtype=int)
     units = [np.outer(e, e) for e in axes]
     match thermostat:
@@ -158,7 +160,7 @@ def _patterns(thermostat: str, dimension: int) -> list[np.ndarray]:
 
 
 def force_jets(dimension: int, max_order: int) -> dict[tuple[int, ...], str]:
-    """Name the derivatives of -U by their indices: in a term h^n they have at most n."""
+    """Return names of the derivatives of -U by their indices; a term h^n has at most n of them."""
     axes = range(dimension)
     orders = range(1, max_order + 2)
     indices = [index for n in orders for index in combinations_with_replacement(axes, n)]
@@ -172,7 +174,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _damping_series(degree: int) -> tuple[list[Any], list[Any]]:
-    r"""Expand $e^z$ and $\sqrt{(e^{2z} - 1)/2z}$, the damping and the spread of letter `O`."""
+    r"""Return the series of $e^z$ and $\sqrt{(e^{2z} - 1)/2z}$: damping and noise of letter `O`."""
     rational = load_sympy().QQ
     root = [rational(1)]
     for n in range(1, degree + 1):
@@ -182,7 +184,7 @@ def _damping_series(degree: int) -> tuple[list[Any], list[Any]]:
 
 
 def _apply(series: list[Any], matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Apply a power series of a matrix to a vector, by Horner's rule."""
+    """Return a power series of a matrix applied to a vector, by Horner's rule."""
     total = vector * 0
     for coefficient in reversed(series):
         total = matrix @ total + vector * coefficient
@@ -203,10 +205,5 @@ def even_moments(noise: str | Mapping[int, int], highest: int) -> dict[int, Any]
 
 
 def load_sympy() -> ModuleType:
-    """Import sympy, or say how to get it: it is an optional dependency."""
-    try:
-        import sympy
-    except ImportError as error:
-        message = "The order of a word needs sympy: pip install 'isotherm[order]'."
-        raise ImportError(message) from error
-    return sympy
+    """Import and return sympy, an optional dependency."""
+    return require("sympy", "order", "The order of a word")

@@ -1,4 +1,4 @@
-r"""What the friction is: fixed, one number, one per tensor, one per coordinate, or a matrix.
+r"""Thermostats: friction that is fixed, a scalar, one per tensor or coordinate, or a matrix.
 
 | kind | $\xi$ | driven by | algorithm |
 | --- | --- | --- | --- |
@@ -9,11 +9,11 @@ r"""What the friction is: fixed, one number, one per tensor, one per coordinate,
 | `"full_matrix"` | symmetric $d\times d$ | $p\,p^\top$ | for small problems |
 
 All obey $d\xi = (\text{kinetic} - T)/\mu\,dt$ with thermostat mass $\mu$, and leave
-$\exp[-(U + \tfrac12 p^2 + \tfrac{\mu'}2(\xi - D)^2)/T]$ invariant, with $\mu' = \mu$ times the number
-of coordinates that share the $\xi$. An adaptive thermostat settles at $E[\xi] = D + B$ when the
-gradient carries white noise of covariance $2B$ per unit time: that is how it absorbs noise nobody
-estimated. It does so exactly only where the noise has the thermostat's shape: isotropic
-for a scalar, uncorrelated between coordinates for one per coordinate, any for the matrix.
+$\exp[-(U + \tfrac12 p^2 + \tfrac{\mu'}2(\xi - D)^2)/T]$ invariant, with $\mu' = \mu$ times the
+number of coordinates that share the $\xi$. An adaptive thermostat settles at $E[\xi] = D + B$ if
+the gradient has white noise of covariance $2B$ per unit time, and so absorbs noise that is not
+estimated. This is exact only for noise of a certain form: isotropic for a scalar, uncorrelated
+between coordinates for one $\xi$ per coordinate, any covariance for the matrix.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from isotherm.fast_math import exp
-from isotherm.tree import moving
+from isotherm.tree import add_increment
 from isotherm.types import ArrayTree, Scalar
 
 
 class Thermostat(NamedTuple):
-    """A friction law: how it starts, how it is heated, and how it acts on the momentum."""
+    """A friction law: its initial value, its flow, and its effect on the momentum."""
 
     kind: str
     adaptive: bool
@@ -38,7 +38,7 @@ class Thermostat(NamedTuple):
     heat: Callable[[ArrayTree, ArrayTree, Scalar, Scalar], ArrayTree]
     """`heat(xi, momentum, temperature, t) -> xi`: the flow `D`."""
     drag: Callable[[ArrayTree, ArrayTree], ArrayTree]
-    r"""`drag(xi, momentum)` $= \xi\odot p$, for Euler's explicit step."""
+    r"""`drag(xi, momentum)` $= \xi\odot p$, for the Euler step."""
     damp: Callable[[ArrayTree, ArrayTree, Scalar], ArrayTree]
     """`damp(xi, momentum, t) -> momentum`: the flow `B`."""
     relax: Callable[[ArrayTree, ArrayTree, ArrayTree, Scalar, Scalar], ArrayTree]
@@ -56,7 +56,7 @@ def _mean_square_of_all(momentum: ArrayTree) -> jax.Array:
 
 
 def _shrinkage(x: jax.Array) -> jax.Array:
-    r"""Compute $(1 - e^{-x})/x$, which is 1 at 0; any sign of $x$ is fine."""
+    r"""Return $(1 - e^{-x})/x$ for $x$ of any sign; 1 at $x = 0$."""
     safe = jnp.where(jnp.abs(x) < 1e-4, 1.0, x)
     return jnp.where(jnp.abs(x) < 1e-4, 1 - x / 2 + x * x / 6, -jnp.expm1(-safe) / safe)
 
@@ -67,10 +67,10 @@ def _elementwise(
     measure: Callable[[ArrayTree], ArrayTree] | None,
     expand: Callable[[ArrayTree, ArrayTree], ArrayTree],
 ) -> Thermostat:
-    """Build a thermostat whose friction multiplies each coordinate by itself.
+    """Build a thermostat whose friction multiplies the momentum elementwise.
 
-    `measure` gives the kinetic temperature in the shape of xi; `expand` gives xi in a shape that
-    broadcasts against the momentum, leaf by leaf.
+    `measure` returns the kinetic temperature in the shape of xi; `expand` returns xi in a shape
+    that broadcasts against the momentum, leaf by leaf.
     """
 
     def start(momentum: ArrayTree, value: Scalar) -> ArrayTree:
@@ -81,7 +81,7 @@ def _elementwise(
         if measure is None:
             return xi
         return jax.tree.map(
-            lambda x, m: moving(x, (m - temperature) * (t / mass)), xi, measure(momentum)
+            lambda x, m: add_increment(x, (m - temperature) * (t / mass)), xi, measure(momentum)
         )
 
     def drag(xi: ArrayTree, momentum: ArrayTree) -> ArrayTree:
@@ -114,33 +114,33 @@ def _own(xi: ArrayTree, momentum: ArrayTree) -> ArrayTree:
 
 
 def fixed(mass: Scalar = 1.0) -> Thermostat:
-    """Friction that never changes: second-order Langevin dynamics, SGHMC."""
+    """Build a constant friction: underdamped Langevin dynamics, SGHMC."""
     return _elementwise("fixed", mass, None, _shared)
 
 
 def scalar(mass: Scalar = 1.0) -> Thermostat:
-    """Share one friction among all coordinates, driven by their mean kinetic temperature."""
+    """Build one friction for all coordinates, driven by their mean kinetic temperature."""
     return _elementwise("scalar", mass, _mean_square_of_all, _shared)
 
 
 def per_tensor(mass: Scalar = 1.0) -> Thermostat:
-    """Give each leaf of the momentum its own friction."""
+    """Build one friction per leaf of the momentum."""
     return _elementwise("per_tensor", mass, lambda p: jax.tree.map(_mean_square, p), _own)
 
 
 def per_coordinate(mass: Scalar = 1.0) -> Thermostat:
-    """Give each coordinate its own friction: the thermostat of the paper."""
+    """Build one friction per coordinate: the thermostat of the paper."""
     return _elementwise("per_coordinate", mass, lambda p: jax.tree.map(jnp.square, p), _own)
 
 
 def _exponential_action(xi: jax.Array, p: jax.Array, t: Scalar) -> jax.Array:
-    r"""Apply $e^{-\Xi t}$ to a vector, to rounding error, by products with $\Xi$ only.
+    r"""Return $e^{-\Xi t} p$ up to rounding error, by products with $\Xi$ only.
 
-    The interval is cut so that $\lVert\Xi\rVert\,t/m \le 1/2$; ten Taylor terms then leave less
-    than $10^{-11}$.
+    The interval is divided into $m$ pieces such that $\lVert\Xi\rVert\,t/m \le 1/2$; the error of
+    ten Taylor terms is then below $10^{-11}$.
     """
     pieces = jnp.ceil(2 * jnp.abs(t) * jnp.linalg.norm(xi)).astype(jnp.int32)
-    # A diverged matrix has no norm; the result is NaN whatever the number of pieces.
+    # The norm of a diverged matrix is not finite; the result is then NaN.
     pieces = jnp.clip(pieces, 1, 10_000)
     dt = (t / pieces).astype(p.dtype)
 
@@ -155,10 +155,10 @@ def _exponential_action(xi: jax.Array, p: jax.Array, t: Scalar) -> jax.Array:
 
 
 def full_matrix(mass: Scalar = 1.0) -> Thermostat:
-    r"""Let the friction be a symmetric matrix: $d\Xi = (p\,p^\top - T I)/\mu\,dt$.
+    r"""Build a friction that is a symmetric matrix: $d\Xi = (p\,p^\top - T I)/\mu\,dt$.
 
-    It absorbs gradient noise of any covariance, at the price of $d^2$ memory and $O(d^2)$ work
-    per step ($O(d^3)$ for words with the letter `O`, which needs the eigenvectors of $\Xi$).
+    It absorbs gradient noise of any covariance, and needs $O(d^2)$ memory and $O(d^2)$ work per
+    step ($O(d^3)$ for words with the letter `O`, which needs the eigenvectors of $\Xi$).
     """
 
     def start(momentum: ArrayTree, value: Scalar) -> jax.Array:
@@ -168,7 +168,7 @@ def full_matrix(mass: Scalar = 1.0) -> Thermostat:
     def heat(xi: jax.Array, momentum: ArrayTree, temperature: Scalar, t: Scalar) -> jax.Array:
         p, _ = ravel_pytree(momentum)
         excess = jnp.outer(p, p) - temperature * jnp.eye(p.size, dtype=p.dtype)
-        return moving(xi, excess * (t / mass))
+        return add_increment(xi, excess * (t / mass))
 
     def drag(xi: jax.Array, momentum: ArrayTree) -> ArrayTree:
         p, unravel = ravel_pytree(momentum)

@@ -1,1 +1,1 @@
-"""Gradient estimators: functions `(position, batch) -> grads`, uphill and at full-data scale."""
+"""Gradient estimators: `(position, batch) -> grads` of the log density at full-data scale."""

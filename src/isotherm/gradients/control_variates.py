@@ -1,4 +1,4 @@
-"""Control variates: a minibatch gradient whose noise vanishes at a centre."""
+"""Control variates: a minibatch gradient whose noise vanishes at a given point."""
 
 import jax
 
@@ -14,9 +14,10 @@ def control_variates(
 
     $$ \hat g_{cv}(\theta) = \hat g(\theta) - \hat g(c) + \nabla\log\pi(c) $$
 
-    with the same batch in both estimates. Unbiased everywhere; its noise vanishes as
-    $\theta \to c$, so it pays where the posterior is narrow beside the curvature of the likelihood.
-    Two minibatch gradients per evaluation, one pass over the data at construction.
+    with the same batch in both estimates. It is unbiased everywhere and its noise vanishes as
+    $\theta \to c$, so it is useful where the posterior is narrow compared with the scale on
+    which the curvature of the likelihood changes. Each evaluation costs two minibatch gradients,
+    the construction one pass over the data.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def control_variates(
     full = full_gradient(grad_fn, center, data, chunk_size=chunk_size)
 
     def gradient(position: ArrayTree, batch: Batch) -> ArrayTree:
-        here, there = grad_fn(position, batch), grad_fn(center, batch)
-        return jax.tree.map(lambda a, b, c: a - b + c, here, there, full)
+        at_position, at_center = grad_fn(position, batch), grad_fn(center, batch)
+        return jax.tree.map(lambda a, b, c: a - b + c, at_position, at_center, full)
 
     return gradient

@@ -1,4 +1,4 @@
-"""Sums over all rows of the data, a chunk of rows at a time."""
+"""Sums over all rows of the data, in chunks of rows."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from isotherm.types import ArrayTree, Batch
 def full_gradient(
     grad_fn: MinibatchGradient, position: ArrayTree, data: Batch, *, chunk_size: int = 10_000
 ) -> ArrayTree:
-    """Compute the gradient of the log posterior over all data, in chunks of rows."""
+    """Return the gradient of the log posterior over all data, computed in chunks of rows."""
     likelihood = sum_over_rows(
         jax.jit(jax.grad(grad_fn.log_likelihood_sum)), position, data, grad_fn.data_size, chunk_size
     )
@@ -26,7 +26,7 @@ def sum_over_rows(
     data_size: int,
     chunk_size: int = 10_000,
 ) -> ArrayTree:
-    """Add up a compiled `fn(position, rows)` over all rows of `data`, a chunk of them at a time."""
+    """Return the sum of a compiled `fn(position, rows)` over chunks of the rows of `data`."""
     rows = jax.tree.leaves(data)[0].shape[0]
     if rows != data_size:
         raise ValueError(f"`data` has {rows} rows, but `data_size` is {data_size}.")

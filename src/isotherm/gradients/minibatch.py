@@ -1,8 +1,8 @@
-r"""Gradient estimators: functions `(position, batch) -> grads`, uphill and at full-data scale.
+r"""The minibatch estimate of the gradient of a log posterior.
 
 $$ \hat g(\theta) = \nabla\log p(\theta) + \frac Nn \sum_{i \in S} \nabla\log p(d_i \mid \theta) $$
 
-A sampler does not care which estimator it is given; anything with this signature will do.
+A sampler accepts every gradient function `(position, batch) -> grads`.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from isotherm.types import ArrayTree, Batch, GradFn
 
 
 def evaluate(grad_fn: GradFn | None, position: ArrayTree, batch: Batch) -> ArrayTree:
-    """Call the gradient function of a sampler, and check that its answer fits the position."""
+    """Return the gradient, and check that it has the structure and shapes of the position."""
     if grad_fn is None:
         raise ValueError(
-            "This sampler was built without a `grad_fn`, so it can only be driven from outside "
-            "(isotherm.as_optax). Give it one to call `step`."
+            "This sampler was built without a `grad_fn`, so gradients must be supplied from "
+            "outside (`isotherm.as_optax`). Build it with a `grad_fn` to call `step`."
         )
     grads = grad_fn(position, batch)
     check_gradient(position, grads)
@@ -29,24 +29,24 @@ def evaluate(grad_fn: GradFn | None, position: ArrayTree, batch: Batch) -> Array
 
 @dataclass(frozen=True)
 class MinibatchGradient:
-    """The plain estimator; its parts stay readable for control variates and warm starts."""
+    """The minibatch estimator; control variates and warm starts read its parts."""
 
     log_likelihood: Callable[[ArrayTree, Batch], jax.Array]
     log_prior: Callable[[ArrayTree], jax.Array]
     data_size: int
 
     def log_likelihood_sum(self, position: ArrayTree, batch: Batch) -> jax.Array:
-        """Sum the log likelihood over the rows of a batch."""
+        """Return the sum of the log likelihood over the rows of a batch."""
         return jnp.sum(self._per_datum(position, batch))
 
     def log_density(self, position: ArrayTree, batch: Batch) -> jax.Array:
-        """Estimate the log posterior density, up to a constant, at full-data scale."""
+        """Return an estimate of the log posterior density at full-data scale, up to a constant."""
         return self.log_prior(position) + self.data_size * jnp.mean(
             self._per_datum(position, batch)
         )
 
     def __call__(self, position: ArrayTree, batch: Batch) -> ArrayTree:
-        """Estimate the gradient of the log posterior density."""
+        """Return an estimate of the gradient of the log posterior density."""
         return jax.grad(self.log_density)(position, batch)
 
     def _per_datum(self, position: ArrayTree, batch: Batch) -> jax.Array:
@@ -54,8 +54,8 @@ class MinibatchGradient:
         if jnp.ndim(values) != 1:
             raise ValueError(
                 "`log_likelihood` must return one value per datum, shape (n,), got shape "
-                f"{jnp.shape(values)}. Sum over everything but the batch axis: isotherm scales to "
-                "the full data itself."
+                f"{jnp.shape(values)}. Sum over all axes but the batch axis; isotherm scales the "
+                "result to the full data."
             )
         return values
 
@@ -74,7 +74,7 @@ def minibatch_gradient(
     log_prior
         `position -> scalar`.
     data_size
-        $N$: how many data there are in all.
+        $N$: number of data.
 
     Examples
     --------

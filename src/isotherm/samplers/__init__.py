@@ -1,1 +1,1 @@
-"""One named algorithm per file; find it by its name in the literature."""
+"""Samplers: one algorithm per file, under its name in the literature."""

@@ -1,6 +1,6 @@
 r"""Multivariate stochastic gradient Nosé–Hoover thermostat, with symmetric splitting.
 
-Every coordinate has a momentum $p$ and a thermostat $\xi$ of its own:
+Every coordinate has its own momentum $p$ and thermostat $\xi$:
 
 $$ d\theta = p\,dt, \qquad
    dp = \hat g(\theta)\,dt - \xi\odot p\,dt + \sqrt{2DT}\,dW, \qquad
@@ -15,19 +15,19 @@ O&: & p &\leftarrow p + \hat g(\theta)\,h + \sqrt{2DTh}\,R, \qquad R \sim \mathc
 B&, A& &\text{again.}
 \end{aligned} $$
 
-**mSGNHT-E**, `integrator="euler"`, the position first and the gradient where it lands:
+**mSGNHT-E**, `integrator="euler"`: first the position, then the gradient at the new position:
 
 $$ \theta \leftarrow \theta + p\,h, \qquad
    p \leftarrow p + \hat g(\theta)\,h - \xi\odot p\,h + \sqrt{2DTh}\,R, \qquad
    \xi \leftarrow \xi + (p\odot p - T)\,h/\mu. $$
 
-Both leave $\pi^{1/T}$ as the law of $\theta$ when $h \to 0$; at finite $h$ expectations are off by
-$O(h)$ for E and $O(h^2)$ for S (`isotherm run order`). Gradient noise that is independent from step to
-step and uncorrelated between coordinates is absorbed: $\xi$ settles at $D + B$, where $2B$ is its
-covariance per unit time. **Correlated noise is not**: on
-real data a chain in plain coordinates loses posterior variance and mixes so slowly that half a million
-steps from the mode give standard deviations 60–80 % too small. Run in natural coordinates
-(`isotherm.warm_start`), or use `thermostat="full_matrix"` on small problems.
+As $h \to 0$ the law of $\theta$ tends to $\pi^{1/T}$ for both; at finite $h$ the error of
+expectations is $O(h)$ for E and $O(h^2)$ for S (`isotherm run order`). Gradient noise that is
+independent from step to step and uncorrelated between coordinates is absorbed: $\xi$ settles at
+$D + B$, where $2B$ is its covariance per unit time. **Correlated noise is not absorbed**: on real
+data a chain in plain coordinates loses posterior variance and mixes so slowly that half a million
+steps from the mode give standard deviations 60–80 % too small. Use natural coordinates
+(`isotherm.warm_start`), or `thermostat="full_matrix"` on small problems.
 
 State: three times the position (position, momentum, thermostat).
 
@@ -64,7 +64,7 @@ def msgnht(
     ----------
     grad_fn
         `(position, batch) -> grads`, an unbiased estimate of $\nabla\log\pi$ at full-data scale;
-        `None` if gradients come from outside (`isotherm.as_optax`).
+        `None` if gradients are supplied from outside (`isotherm.as_optax`).
     step_size
         $h$: a positive number, or a schedule `step_index -> h`. In time units of the dynamics:
         stable up to about $2/\sqrt{\lambda}$ for curvature $\lambda$.
@@ -75,15 +75,15 @@ def msgnht(
     thermostat
         `"per_coordinate"`, or `"full_matrix"` for small problems with correlated noise.
     thermostat_mass
-        $\mu > 0$: the thermostat answers within about $\sqrt{\mu}$ time units. 1 is the paper's.
+        $\mu > 0$: the thermostat responds within about $\sqrt{\mu}$ time units. The paper has 1.
     initial_thermostat
         $\xi_0$; `None` starts at $D$.
     temperature
         $T$: 1 targets $\pi$.
     noise
-        `"gaussian"` or `"three-point"` (same order, cheaper), or a function.
+        `"gaussian"`, `"three-point"` (same order, cheaper), or a function `(key, like) -> noise`.
     coordinates
-        Where the momentum lives (`isotherm.coordinates`).
+        Coordinates of the momentum (`isotherm.coordinates`); default: those of the position.
 
     Examples
     --------

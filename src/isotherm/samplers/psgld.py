@@ -6,17 +6,17 @@ G = 1\big/\bigl(\lambda + \sqrt{V/(1-\beta^t)}\bigr), \\
 \theta &\leftarrow \theta + h\,G\odot\hat g + \sqrt{2hTG}\odot R.
 \end{aligned} $$
 
-While $G$ keeps following the gradients it depends on $\theta$, and leaving out the term
-$\Gamma = \nabla\cdot G$, as everybody does, biases the chain by an amount of order $1-\beta$. With
-`freeze_after` $=m$ the preconditioner stops moving after $m$ steps and the bias is gone: put $m$ at
-the end of burn-in. State: two positions. The division by $1-\beta^t$ (as in Adam) makes the first
-steps as careful as the later ones.
+As long as $G$ follows the gradients it depends on $\theta$, and omitting the term
+$\Gamma = \nabla\cdot G$, as is usual, biases the chain by an amount of order $1-\beta$. With
+`freeze_after` $=m$ the preconditioner is constant after $m$ steps and the bias vanishes: set $m$ to
+the length of the burn-in. The division by $1-\beta^t$ (as in Adam) removes the bias of $V$ towards
+its initial value 0. State: two positions.
 
 References
 ----------
 Li, Chen, Carlson & Carin (2016), *Preconditioned stochastic gradient Langevin dynamics for deep
-neural networks*, AAAI. Their gradient is a mean over the batch: with $N$ data their $\epsilon$ is our
-$2h/N$ and their $\lambda$ our $\lambda/N$.
+neural networks*, AAAI. Their gradient is a mean over the batch: with $N$ data their $\epsilon$ is
+our $2h/N$ and their $\lambda$ our $\lambda/N$.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from isotherm import random
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
-from isotherm.tree import as_position, moving, zeros_like_working
+from isotherm.tree import add_increment, as_position, zeros_like_working
 from isotherm.types import (
     ArrayTree,
     GradFn,
@@ -42,7 +42,7 @@ from isotherm.types import (
 
 
 class PSGLDState(NamedTuple):
-    """Position, running mean of squared gradients, and how many steps were taken."""
+    """Position, running mean of squared gradients, and number of steps taken."""
 
     position: ArrayTree
     second_moment: ArrayTree
@@ -64,13 +64,13 @@ def psgld(
     Parameters
     ----------
     grad_fn, step_size, temperature, noise
-        As in `isotherm.sgld`; $h$ is now relative to the gradient's own size.
+        As in `isotherm.sgld`; $h$ is relative to the size of the gradient.
     decay
-        $\beta$ in $[0, 1)$: the memory of the running mean.
+        $\beta$ in $[0, 1)$: decay of the running mean per step.
     damping
-        $\lambda > 0$, in units of the gradient: limits the preconditioner.
+        $\lambda > 0$, in units of the gradient: the preconditioner is at most $1/\lambda$.
     freeze_after
-        Number of steps after which the preconditioner stays as it is; `None` means never.
+        Number of steps after which the preconditioner is kept constant; `None` means never.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def psgld(
     if freeze_after is not None and freeze_after < 1:
         raise ValueError(f"`freeze_after` must be at least 1, got {freeze_after}.")
     if freeze_after is not None and freeze_after > 2**31 - 1:
-        freeze_after = None  # no run comes that far
+        freeze_after = None  # no run is that long
     noise_fn = random.as_noise(noise)
 
     def init(position: ArrayTree, key: Key | None = None) -> PSGLDState:
@@ -110,7 +110,7 @@ def psgld(
         def move(x: jax.Array, v: jax.Array, g: jax.Array, r: jax.Array) -> jax.Array:
             preconditioner = 1 / (damping + jnp.sqrt(v / (1 - decay**seen)))
             drift = h * preconditioner * g
-            return moving(x, drift + jnp.sqrt(2 * h * temperature * preconditioner) * r)
+            return add_increment(x, drift + jnp.sqrt(2 * h * temperature * preconditioner) * r)
 
         second_moment = jax.tree.map(learn, state.second_moment, grads)
         xi = noise_fn(key, second_moment)

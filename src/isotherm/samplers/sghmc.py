@@ -3,11 +3,11 @@ r"""Stochastic gradient Hamiltonian Monte Carlo: momentum with a fixed friction.
 $$ d\theta = p\,dt, \qquad
    dp = \hat g(\theta)\,dt - \gamma\,p\,dt + \sqrt{2(\gamma - \hat B)T}\,dW. $$
 
-With exact gradients and $\hat B = 0$ it targets $\pi^{1/T}$. Gradient noise of covariance $2B$ per unit
-time ($B = h\sigma^2/2$ for a per-step variance $\sigma^2$) heats it to $T(1 + (B - \hat B)/\gamma)$: nothing
-adapts, so the noise must be small beside $\gamma$, or be estimated. Integrators: those of
-`isotherm.msgnht`, with no thermostat to heat; `"BAOAB"` has no error at all on a Gaussian target
-with exact gradients, at any stable step.
+With exact gradients and $\hat B = 0$ it targets $\pi^{1/T}$. Gradient noise of covariance $2B$ per
+unit time ($B = h\sigma^2/2$ for a variance $\sigma^2$ per step) raises the temperature to
+$T(1 + (B - \hat B)/\gamma)$. The friction does not adapt, so the noise must be small compared with
+$\gamma$, or be estimated. Integrators are those of `isotherm.msgnht`; the letter `D` has no
+effect. `"BAOAB"` has no error on a Gaussian target with exact gradients, at any stable step.
 
 References
 ----------
@@ -44,7 +44,7 @@ def sghmc(
     friction
         $\gamma \ge 0$; 1/time.
     noise_estimate
-        $\hat B$: what the gradient noise is believed to inject already, at most $\gamma$.
+        $\hat B$: estimate of the noise that the gradients inject, at most $\gamma$.
 
     Examples
     --------

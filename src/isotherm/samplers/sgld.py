@@ -2,10 +2,11 @@ r"""Stochastic gradient Langevin dynamics.
 
 $$ \theta \leftarrow \theta + h\,\hat g(\theta) + \sqrt{2hT}\,R, \qquad R \sim \mathcal N(0, I). $$
 
-As $h \to 0$ the law of $\theta$ tends to $\pi^{1/T}$. At a fixed $h$ and exact gradients, a Gaussian target
-of precision $\Lambda$ is sampled with covariance $T[\Lambda(I - h\Lambda/2)]^{-1}$; gradient noise of variance
-$\sigma^2$ adds $h\sigma^2/2$ to the temperature. In coordinates $\theta = c + Mq$ the drift is
-$h\,MM^\top\hat g$ and the noise $\sqrt{2hT}\,MR$. State: one position.
+As $h \to 0$ the law of $\theta$ tends to $\pi^{1/T}$. With fixed $h$ and exact gradients, a
+Gaussian target of precision $\Lambda$ is sampled with covariance $T[\Lambda(I - h\Lambda/2)]^{-1}$;
+gradient noise of variance $\sigma^2$ adds $h\sigma^2/2$ to the temperature. In coordinates
+$\theta = c + Mq$ the drift is $h\,MM^\top\hat g$ and the noise $\sqrt{2hT}\,MR$. State: one
+position.
 
 References
 ----------
@@ -23,7 +24,7 @@ from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative
-from isotherm.tree import as_position, moving
+from isotherm.tree import add_increment, as_position
 from isotherm.types import (
     ArrayTree,
     GradFn,
@@ -37,7 +38,7 @@ from isotherm.types import (
 
 
 class SGLDState(NamedTuple):
-    """Where the chain is, and how many steps it has taken."""
+    """Position, and number of steps taken."""
 
     position: ArrayTree
     step_index: jax.Array
@@ -57,11 +58,11 @@ def sgld(
     ----------
     grad_fn
         `(position, batch) -> grads`, an unbiased estimate of $\nabla\log\pi$; `None` if gradients
-        come from outside.
+        are supplied from outside (`isotherm.as_optax`).
     step_size
         $h$: a positive number, or a schedule `step_index -> h`.
     temperature
-        $T$: 1 targets $\pi$; 0 is plain stochastic gradient ascent.
+        $T$: 1 targets $\pi$; 0 is stochastic gradient ascent.
     noise
         `"gaussian"`, `"three-point"`, or a function.
     coordinates
@@ -92,7 +93,7 @@ def sgld(
         increment = space.push(
             jax.tree.map(lambda g, r: h * g + jnp.sqrt(2 * h * temperature) * r, force, xi)
         )
-        position = jax.tree.map(moving, state.position, increment)
+        position = jax.tree.map(add_increment, state.position, increment)
         info = StepInfo(jnp.asarray(h, jnp.float32), virial(state.position, grads))
         return SGLDState(position, state.step_index + 1), info
 

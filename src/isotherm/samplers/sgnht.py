@@ -1,14 +1,14 @@
-r"""Stochastic gradient Nosé–Hoover thermostat: one friction for everything.
+r"""Stochastic gradient Nosé–Hoover thermostat: one friction for all coordinates.
 
 $$ d\theta = p\,dt, \qquad
    dp = \hat g(\theta)\,dt - \xi\,p\,dt + \sqrt{2DT}\,dW, \qquad
    d\xi = \Bigl(\frac{p^\top p}{d} - T\Bigr)\Big/\mu\,dt. $$
 
-One $\xi$ is driven by the mean kinetic temperature of all $d$ coordinates (`thermostat="scalar"`), or of each
-leaf of the position (`"per_tensor"`). It absorbs gradient noise exactly only if that noise is
-isotropic over the coordinates that share a $\xi$; otherwise some run hot and others cold, with the
-right mean. Integrators and their errors are those of `isotherm.msgnht`. State: two positions and
-one number (per leaf).
+One $\xi$ is driven by the mean kinetic temperature of all $d$ coordinates (`thermostat="scalar"`),
+or of each leaf of the position (`"per_tensor"`). It absorbs gradient noise exactly only if the
+noise is isotropic over the coordinates that share a $\xi$; otherwise some coordinates are too hot
+and others too cold, with the correct mean. Integrators and their errors are those of
+`isotherm.msgnht`. State: two positions and one number (per leaf).
 
 References
 ----------

@@ -1,17 +1,19 @@
 r"""Stochastic gradient Riemannian Langevin dynamics on the simplex, in expanded-mean form.
 
-A row $\pi = \varphi/\sum_w \varphi_w$ of a simplex is carried by positive $\varphi$ with independent Gamma
-priors, $\varphi_w \sim \Gamma(\alpha, 1)$, so that $\pi \sim \mathrm{Dir}(\alpha)$. With the metric
-$\operatorname{diag}(1/\varphi)$,
+A point $\pi = \varphi/\sum_w \varphi_w$ of the simplex is represented by positive $\varphi$ with
+independent Gamma priors, $\varphi_w \sim \Gamma(\alpha, 1)$, so that
+$\pi \sim \mathrm{Dir}(\alpha)$. With the metric $\operatorname{diag}(1/\varphi)$,
 
-$$ \varphi \leftarrow \Bigl|\,\varphi + \tfrac h2\bigl(\alpha - 1 + T - \varphi + \hat\gamma(\varphi)\bigr)
+$$ \varphi \leftarrow \Bigl|\,\varphi
+   + \tfrac h2\bigl(\alpha - 1 + T - \varphi + \hat\gamma(\varphi)\bigr)
    + \sqrt{hT\varphi}\odot R\,\Bigr|, \qquad
    \hat\gamma = \frac{\partial \log p(\text{data}\mid\varphi)}{\partial \log \varphi}, $$
 
-where $\hat\gamma$ is estimated at full-data scale; for counts $n_w$ it is $n_w - \pi_w n_\cdot$. At $T = 1$
-this is Patterson & Teh's update, with their $\epsilon = h$. (Mind the factor: the
-drift is $h/2$ here and $h$ in `isotherm.sgld`.) The reflection keeps $\varphi$ positive; the error in the mean is
-$O(h)$ and is largest where $\alpha$ is small and $\varphi$ hugs zero. State: one position.
+where $\hat\gamma$ is estimated at full-data scale; for counts $n_w$ it is $n_w - \pi_w n_\cdot$. At
+$T = 1$ this is the update of Patterson & Teh, with their $\epsilon = h$. (The drift has the factor
+$h/2$ here and $h$ in `isotherm.sgld`.) The reflection keeps $\varphi$ positive; the error in the
+mean is $O(h)$ and is largest where $\alpha$ is small and $\varphi$ is close to zero. State: one
+position.
 
 References
 ----------
@@ -54,8 +56,8 @@ def sgrld(
     Parameters
     ----------
     grad_fn
-        `(position, batch) -> grads`: an estimate of the gradient of the log *likelihood* with respect
-        to $\log\varphi$, at full-data scale. The Gamma prior is the sampler's own.
+        `(position, batch) -> grads`: an estimate of the gradient of the log *likelihood* with
+        respect to $\log\varphi$, at full-data scale. The sampler adds the Gamma prior itself.
     step_size
         $h$ (Patterson & Teh's $\epsilon$): a positive number, or a schedule.
     prior
@@ -97,7 +99,7 @@ def sgrld(
             return jnp.abs(x + drift + jnp.sqrt(h * temperature * x) * r).astype(x.dtype)
 
         position = jax.tree.map(move, state.position, grads, xi)
-        # In log phi the gradient of the log posterior is alpha - phi + g (Jacobian included).
+        # In log phi, with the Jacobian, the gradient of the log posterior is alpha - phi + g.
         full = jax.tree.map(lambda x, g: prior - x + g, state.position, grads)
         info = StepInfo(
             jnp.asarray(h, jnp.float32), virial(jax.tree.map(jnp.log, state.position), full)
