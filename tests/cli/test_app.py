@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what is printed where, and the exit code."""
+"""Output and exit codes of the commands list, run and report."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_claims_hold():
     assert done.exit_code == 0
     assert "✓ the claim" in done.stdout and "[i]1[/i]" in done.stdout
     assert "[red]raw[/]" in done.stdout and "noise" not in done.stdout
-    assert "fake with seed 4 written to runs/fake" in done.stderr
+    assert "Results of fake with seed 4 written to runs/fake" in done.stderr
 
 
 def test_a_claim_fails():
@@ -83,21 +83,24 @@ def test_a_claim_fails():
         (["run", "fake", "--set", "fualt=x"], "Unknown setting `fualt`: did you mean `fault`?"),
         (["run", "fake", "--set", "true=2"], "`true` must be true or false, got `2`."),
         (["run", "fake", "--set", "fault=value"], "`step_size` must be positive, got -1."),
-        (["run", "fake", "--set", "fault=bug"], "KeyError: 'oops' (`isotherm --debug …` says"),
-        (["run", "fake", "--out", "fake_for_cli.py"], "Not a directory"),
+        (["run", "fake", "--set", "fault=bug"], "KeyError: 'oops' (`isotherm --debug …` prints"),
+        (
+            ["run", "fake", "--out", "fake_for_cli.py"],
+            "Cannot use `fake_for_cli.py/fake/figures`: not a directory.",
+        ),
         (["report"], "No results under `runs`"),
     ],
 )
-def test_an_error_is_one_sentence(words, message):
+def test_an_error_is_one_line(words, message):
     done = isotherm(*words)
     assert done.exit_code == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
-    said = [line for line in done.stderr.splitlines() if line != "noise on stdout"]
-    assert len(said) == 1
+    lines = [line for line in done.stderr.splitlines() if line != "noise on stdout"]
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("words", [["run"], ["walk"], ["run", "fake", "--seed", "x"]])
-def test_misuse(words):
+def test_usage_errors(words):
     assert isotherm(*words).exit_code == 2
 
 
@@ -119,7 +122,7 @@ def test_json_is_the_file_and_nothing_else():
     assert json.loads(done.stdout)["rows"][0]["paper"] is None
 
 
-def test_quiet_says_nothing():
+def test_quiet_prints_no_messages():
     assert isotherm("run", "fake", "--quiet").stderr == "noise on stdout\n"
 
 
@@ -142,7 +145,7 @@ def test_version():
     assert isotherm("--version").stdout.startswith("isotherm ")
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_no_slow_modules():
     code = (
         "import sys; from typer.testing import CliRunner; from isotherm.cli.app import app;"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"

@@ -1,4 +1,4 @@
-"""`isotherm bench` finds the contests of a checkout and passes on what they say."""
+"""`isotherm bench` lists the benchmarks of a checkout, and returns their exit codes."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def call(*arguments):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository with one contest and peers that are this very Python."""
+    """A repository with one benchmark, which runs in this Python."""
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks/reporting.py").write_text('"""Tables."""\n')
     source = '"""Who is faster?"""\nimport sys\n\ndef main(): ...\n\nsys.exit(3 + len(sys.argv))\n'
@@ -28,28 +28,27 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_lists_contests_but_not_helpers(checkout):
+def test_lists_benchmarks_but_not_helpers(checkout):
     listed = call()
     assert listed.exit_code == 0
     assert "race" in listed.output and "Who is faster?" in listed.output
     assert "reporting" not in listed.output
 
 
-def test_runs_one_and_gives_its_exit_code(checkout):
+def test_runs_a_benchmark_and_returns_its_exit_code(checkout):
     assert call("race").exit_code == 4
     assert call("race", "--quick").exit_code == 5
 
 
-def test_says_what_is_missing(checkout, monkeypatch):
+def test_reports_what_is_missing(checkout, monkeypatch):
     assert "did you mean `race`?" in call("rase").output
     monkeypatch.setattr(bench, "PEERS", Path("nowhere"))
     assert "make peers" in call("race").output
     assert call("race").exit_code == 2
 
 
-def test_the_repository_has_its_contests():
-    names = bench._contests(ROOT)
-    assert {"accuracy", "double_well", "growth", "ess", "networks", "topics", "lda_stream"} <= set(
-        names
-    )
-    assert all(question and "`" not in question[:1] for question in names.values())
+def test_benchmarks_of_this_repository():
+    titles = bench._benchmarks(ROOT)
+    expected = {"accuracy", "double_well", "growth", "ess", "networks", "topics", "lda_stream"}
+    assert expected <= set(titles)
+    assert all(title and "`" not in title[:1] for title in titles.values())

@@ -1,4 +1,4 @@
-"""`isotherm data` as a user meets it: what is printed where, and the exit code."""
+"""Output and exit codes of `isotherm data`."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ CONTENT = b"+1 1:1\n"
 
 @pytest.fixture(autouse=True)
 def toys(tmp_path, monkeypatch):
-    """Two datasets and a data folder with nothing in it."""
+    """Two datasets, and an empty data folder."""
     checksum = hashlib.sha256(CONTENT).hexdigest()
     known = {
         name: Dataset(name, f"The [bold]{name}[/]", "CC0", (File("file", 7, checksum),))
@@ -43,7 +43,7 @@ def lines(text):
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def test_list_says_what_is_present(toys):
+def test_list_shows_which_files_are_present(toys):
     put(toys)
     done = isotherm("list")
     assert done.exit_code == 0 and done.stderr == ""
@@ -60,7 +60,7 @@ def test_verify_ok(toys):
     assert lines(done.stdout)[2:] == [["toy", "file", "ok", str(toys / "toy" / "file.gz")]]
 
 
-def test_verify_without_a_name_checks_what_is_present(toys):
+def test_verify_without_a_name_checks_all_datasets(toys):
     put(toys)
     assert isotherm("verify").exit_code == 0
     put(toys, b"wrong", dataset="boy")
@@ -74,7 +74,7 @@ def test_verify_finds_a_wrong_checksum(toys):
 
 
 @pytest.mark.parametrize("words", [["verify", "toy"], ["verify"]])
-def test_verify_of_nothing(words):
+def test_verify_without_any_file(words):
     done = isotherm(*words)
     assert done.exit_code == 2 and "missing" in done.stdout
     assert "isotherm data fetch" in done.stderr
@@ -86,7 +86,7 @@ def test_data_dir(toys):
     assert isotherm("verify", "toy", "--data-dir", toys / "nowhere").exit_code == 2
 
 
-def test_fetch_of_what_is_there(toys):
+def test_fetch_of_existing_files(toys):
     put(toys)
     done = isotherm("fetch", "toy")
     assert done.exit_code == 0 and "ok" in done.stdout and done.stderr == ""
@@ -100,16 +100,16 @@ def test_fetch(toys, monkeypatch):
     monkeypatch.setattr(registry, "fetch", fake)
     done = isotherm("fetch", "toy", "--data-dir", toys / "new")
     assert done.exit_code == 0 and "ok" in done.stdout
-    assert done.stderr == f"Fetching toy to {toys / 'new' / 'toy'}\n"
+    assert done.stderr == f"Downloading toy to {toys / 'new' / 'toy'}\n"
 
 
-def test_fetch_with_a_wrong_checksum_is_1(monkeypatch):
+def test_fetch_with_a_wrong_checksum_exits_with_1(monkeypatch):
     def fake(*args, **options):
-        raise registry.ChecksumError("`file` is another.")
+        raise registry.ChecksumError("`file` is wrong.")
 
     monkeypatch.setattr(registry, "fetch", fake)
     done = isotherm("fetch", "toy")
-    assert done.exit_code == 1 and "Error: `file` is another." in done.stderr
+    assert done.exit_code == 1 and "Error: `file` is wrong." in done.stderr
     assert done.stdout == ""
 
 
@@ -121,18 +121,18 @@ def test_fetch_with_a_wrong_checksum_is_1(monkeypatch):
         (["fetch", "toy"], "`file` of `toy` cannot be downloaded"),
     ],
 )
-def test_an_error_is_a_sentence_and_2(words, message):
+def test_an_error_is_a_message_and_exits_with_2(words, message):
     done = isotherm(*words)
     assert done.exit_code == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["fetch"], ["walk"], ["list", "--data-dri", "x"]])
-def test_misuse(words):
+def test_usage_errors(words):
     assert isotherm(*words).exit_code == 2
 
 
-def test_the_bar_on_a_terminal():
+def test_progress_bar_on_a_terminal():
     from rich.console import Console
 
     console = Console(force_terminal=True, width=80, file=open("screen", "w+", encoding="utf-8"))
@@ -144,7 +144,7 @@ def test_the_bar_on_a_terminal():
         bar.reset(), bar.close()
 
 
-def test_listing_imports_nothing_heavy():
+def test_listing_imports_no_slow_modules():
     code = (
         "import sys; from typer.testing import CliRunner; from isotherm.cli.app import app;"
         "assert CliRunner().invoke(app, ['data', 'list']).exit_code == 0;"

@@ -1,4 +1,4 @@
-"""A stopped run says how to go on and goes on; a full disk is one sentence, and what was there stays."""
+"""A stopped run can be resumed; a full disk is reported in one line and destroys no results."""
 
 import errno
 import os
@@ -50,7 +50,8 @@ def rows(config, result):
     return [{"total": result["total"]}]
 
 def check(config, result):
-    return [Claim("all pieces are there", bool(result["total"] == sum(range(config.pieces))), "", "")]
+    complete = bool(result["total"] == sum(range(config.pieces)))
+    return [Claim("all pieces are present", complete, "", "")]
 
 def plot(config, result):
     return {}
@@ -81,7 +82,7 @@ def isotherm(*words):
 
 
 def start(*words, limit="-"):
-    """Run the command line in a process of its own."""
+    """Start the command line in a separate process."""
     path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", START, limit, *words],
@@ -99,7 +100,7 @@ def wait_for_piece(number):
         time.sleep(0.02)
 
 
-def test_a_stopped_run_finishes_its_piece_says_how_to_go_on_and_does():
+def test_a_stopped_run_finishes_its_piece_of_work_and_can_be_resumed():
     words = ["run", "long one", "--seed", "3", "--set", "seconds=1", "--out", "my runs"]
     process = start(*words)
     wait_for_piece(1)
@@ -108,23 +109,23 @@ def test_a_stopped_run_finishes_its_piece_says_how_to_go_on_and_does():
     assert process.returncode == 130 and out == ""
     assert "Traceback" not in error and "Stopping after this piece of work" in error
     assert Path("log").read_text().split() == ["piece", "0", "piece", "1"]
-    command = error.split("Interrupted. What is finished is saved. Go on with: ")[1].strip()
+    command = error.split("Interrupted. Finished work is saved. Resume with: ")[1].strip()
     assert shlex.split(command) == ["isotherm", *words, "--resume"]
     done = isotherm(*shlex.split(command)[1:])
-    assert done.exit_code == 0 and "✓ all pieces are there" in done.stdout
-    assert Path("log").read_text().count("piece") == 3  # the third, and none again
+    assert done.exit_code == 0 and "✓ all pieces are present" in done.stdout
+    assert Path("log").read_text().count("piece") == 3  # the third piece only
 
 
-def test_a_second_signal_stops_at_once_and_so_does_the_first_if_nothing_is_saved(capfd):
+def test_a_second_signal_or_one_without_saved_work_stops_at_once(capfd):
     with Interrupts() as interrupts:
-        interrupts.patient = True
+        interrupts.can_resume = True
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
-            interrupts.between(print)("next")
+            interrupts.wrap(print)("next")
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
-    assert capfd.readouterr().err.count("once more stops at once") == 1
+    assert capfd.readouterr().err.count("again to stop at once") == 1
     with Interrupts(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
@@ -135,16 +136,16 @@ def files():
     return {p.as_posix(): p.read_bytes() for p in Path("runs").rglob("*") if p.is_file()}
 
 
-def test_a_file_that_may_not_grow_is_one_sentence_and_the_old_results_stay():
-    """The limit lets small documents through, but no piece of work."""
+def test_a_file_size_limit_is_reported_in_one_line_and_old_results_are_kept():
+    """The limit is large enough for small documents, but not for a piece of work."""
     assert isotherm("run", "long one").exit_code == 0
     before = files()
     process = start("run", "long one", "--set", "numbers=5000", limit="20000")
     out, error = process.communicate(timeout=60)
     assert process.returncode == 1 and out == ""
-    (sentence,) = error.splitlines()
-    assert sentence.startswith("Error: Cannot write: file too large; what was written before is")
-    assert sentence.endswith(
+    (message,) = error.splitlines()
+    assert message.startswith("Error: Cannot write: file too large. Files written before are")
+    assert message.endswith(
         "isotherm run 'long one' --seed 0 --set numbers=5000 --out runs --resume"
     )
     after = files()
@@ -153,14 +154,14 @@ def test_a_file_that_may_not_grow_is_one_sentence_and_the_old_results_stay():
 
 
 @pytest.mark.parametrize(
-    ("number", "sentence"),
+    ("number", "message"),
     [
-        (errno.ENOSPC, "Cannot write `full`: no space left on device;"),
-        (errno.EROFS, "Cannot write `full`: read-only file system;"),
-        (errno.EACCES, "Cannot use `full`: permission denied;"),
+        (errno.ENOSPC, "Cannot write `full`: no space left on device."),
+        (errno.EROFS, "Cannot write `full`: read-only file system."),
+        (errno.EACCES, "Cannot use `full`: permission denied."),
     ],
 )
-def test_full_and_closed_disks(monkeypatch, number, sentence):
+def test_full_and_inaccessible_disks(monkeypatch, number, message):
     isotherm("run", "long one", "--set", "pieces=2")
     before = files()
 
@@ -170,6 +171,6 @@ def test_full_and_closed_disks(monkeypatch, number, sentence):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace)
         done = isotherm("run", "long one")
-    assert done.exit_code == 1 and f"Error: {sentence} what was written before" in done.stderr
+    assert done.exit_code == 1 and f"Error: {message} Files written before" in done.stderr
     after = files()
     assert {name: after[name] for name in before} == before

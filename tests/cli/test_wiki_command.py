@@ -1,4 +1,4 @@
-"""`isotherm data build-wiki` as a user meets it: what is printed where, and the exit code."""
+"""Output and exit codes of `isotherm data build-wiki`."""
 
 import json
 
@@ -24,15 +24,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_dump_becomes_a_stream(folder):
+def test_the_shards_of_a_dump_can_be_streamed(folder):
     done = build_wiki(folder, "--min-tokens", 2)
     assert done.exit_code == 0
     assert done.stdout == (
-        f"32 documents with 672 words, of 40 pages, in {folder / 'out'} (shards: 1)\n"
+        f"32 documents with 672 words, from 40 pages, in {folder / 'out'} (shards: 1)\n"
     )
     assert done.stderr.splitlines()[0] == (
-        "Skipped: 2 redirects, 2 in other namespaces, 1 too short, 2 without wikitext, 1 malformed. "
-        "Too large or deep to parse, so stripped plainly: 0 documents."
+        "Skipped: 2 redirects, 2 in other namespaces, 1 too short, 2 without wikitext, 1 malformed."
+        " Stripped by regular expressions, being too complex to parse: 0 documents."
     )
     assert "open_stream(sorted(" in done.stderr and "Traceback" not in done.stderr
     shards = sorted((folder / "out").glob("wiki-*.npz"))
@@ -40,28 +40,27 @@ def test_a_dump_becomes_a_stream(folder):
     assert sum(len(batch.corpus) for batch in stream.batches(5)) == 32
 
 
-def test_the_same_command_again_says_the_same(folder):
+def test_the_same_command_again_prints_the_same(folder):
     first = build_wiki(folder)
     assert build_wiki(folder).output == first.output
     other = build_wiki(folder, "--limit", 3)
-    assert other.exit_code == 2 and "was begun with `limit` None, not 3" in other.stderr
+    assert other.exit_code == 2 and "was started with `limit` None, not 3" in other.stderr
 
 
 def test_limit(folder):
     assert build_wiki(folder, "--limit", 3).stdout.startswith("3 documents")
 
 
-def test_a_dump_that_is_cut_off_is_1(folder):
+def test_a_truncated_dump_exits_with_1(folder):
     path = folder / "toy-multistream.xml.bz2"
     path.write_bytes(path.read_bytes()[:-200])
     done = build_wiki(folder)
     assert done.exit_code == 1 and " documents with " in done.stdout
-    assert (
-        "Error: " in done.stderr and "is cut off in the middle of its bz2 data; the" in done.stderr
-    )
+    assert "Error: " in done.stderr
+    assert "is truncated in the middle of its bz2 data; the" in done.stderr
 
 
-def test_no_documents_is_1(folder):
+def test_no_documents_exits_with_1(folder):
     done = build_wiki(folder, "--min-tokens", 1000)
     assert done.exit_code == 1 and done.stdout.startswith("0 documents")
     assert "has no article with 1000 words of" in done.stderr
@@ -70,13 +69,13 @@ def test_no_documents_is_1(folder):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("nowhere", None, "There is no dump"),
+        ("nowhere", None, "nowhere` does not exist."),
         ("words.txt", None, "is not a MediaWiki dump"),
-        ("toy-multistream.xml.bz2", "cat\ncat\n", "'cat' is on line 1 already"),
-        ("toy-multistream.xml.bz2", "", "is an empty vocabulary"),
+        ("toy-multistream.xml.bz2", "cat\ncat\n", "duplicate word 'cat', first on line 1"),
+        ("toy-multistream.xml.bz2", "", "is empty: a vocabulary needs at least one word"),
     ],
 )
-def test_an_error_is_a_sentence_and_2(folder, name, content, message):
+def test_an_error_is_one_line_and_exits_with_2(folder, name, content, message):
     if content is not None:
         (folder / "words.txt").write_text(content)
     done = build_wiki(folder, dump=name)
@@ -86,21 +85,23 @@ def test_an_error_is_a_sentence_and_2(folder, name, content, message):
 
 
 @pytest.mark.parametrize("options", [["--workers", 0], ["--limit", 0], ["--min-tokens", -1]])
-def test_misuse(folder, options):
+def test_usage_errors(folder, options):
     assert build_wiki(folder, *options).exit_code == 2
 
 
-def test_an_interrupt_says_how_to_go_on(folder, monkeypatch):
+def test_an_interrupt_says_how_to_resume(folder, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(wikipedia, "build_shards", interrupted)
     done = build_wiki(folder)
     assert done.exit_code == 130
-    assert done.stderr == "The same command again goes on from the last shard.\nInterrupted.\n"
+    assert done.stderr == (
+        "Run the same command again to resume after the last shard.\nInterrupted.\n"
+    )
 
 
-def test_a_missing_library_is_a_sentence(folder, monkeypatch):
+def test_a_missing_library_is_reported(folder, monkeypatch):
     def version(name):
         raise wikipedia.metadata.PackageNotFoundError(name)
 
@@ -109,7 +110,7 @@ def test_a_missing_library_is_a_sentence(folder, monkeypatch):
     assert done.exit_code == 2 and "pip install 'isotherm[wiki]'" in done.stderr
 
 
-def test_the_bar_on_a_terminal(folder):
+def test_progress_bar_on_a_terminal(folder):
     with open(folder / "screen", "w+", encoding="utf-8") as screen:
         console = Console(force_terminal=True, width=120, file=screen)
         with wiki._progress(console, folder / "toy-multistream.xml.bz2") as progress:
@@ -119,7 +120,7 @@ def test_the_bar_on_a_terminal(folder):
         assert "3,000 pages, " in screen.read()
 
 
-def test_the_ledger_is_json_that_tells_all(folder):
+def test_the_manifest_has_arguments_and_outcomes(folder):
     build_wiki(folder, "--min-tokens", 2)
     entries = json.loads((folder / "out" / "ledger.json").read_text())
     assert entries["ended"] and entries["tally"]["documents"] == 32

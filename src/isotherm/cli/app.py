@@ -1,14 +1,13 @@
 """The command line: list, run, report, data, bench.
 
-Data goes to stdout, talk to stderr. Exit codes: 0 the claims hold, 1 it ran but a claim fails, or
-there is no room for its results, 2 a usage or configuration error, 130 interrupted. Whatever is slow to
-import is imported inside the commands, so that help is immediate.
+Results go to stdout; progress, messages and errors go to stderr. Exit codes: 0 the claims hold, 1
+the run finished but a claim fails, or its results cannot be written, 2 a usage or configuration
+error, 130 interrupted. Slow modules are imported inside the commands, so that `--help` is fast.
 """
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -16,20 +15,26 @@ import typer
 
 from isotherm.cli import data
 from isotherm.cli.bench import bench
-from isotherm.cli.interrupts import Interrupts, out_of_room, resume_command
+from isotherm.cli.interrupts import Interrupts, exit_on_error, resume_command
 from isotherm.paper.experiments import registry
 
 app = typer.Typer(
     name="isotherm",
-    help="Stochastic gradient thermostats in JAX: every experiment of the paper as one command.",
+    help="""Run experiments with stochastic gradient thermostats.
+
+    Every experiment of the paper is one command. To begin:
+
+        isotherm list                       show the experiments
+        isotherm run double-well --smoke    run one of them, in seconds
+        isotherm report                     write all results to runs/report.html
+        isotherm data list                  show the datasets
+    """,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
 app.command()(bench)
-
-Name = Annotated[str, typer.Argument(help=f"One of {', '.join(registry.EXPERIMENTS)}.")]
 
 
 def main() -> None:
@@ -49,16 +54,16 @@ def _print_version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback instead of a sentence.")
+        bool, typer.Option("--debug", help="Print the traceback of an error.")
     ] = False,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command; the application's help says the rest."""
+    """Store the options before the command; the help text is that of `app`."""
     context.obj = debug
 
 
@@ -66,13 +71,20 @@ def options(
 def list_experiments(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="Show the settings of this experiment instead.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Show the settings of this experiment instead."),
     ] = None,
 ) -> None:
-    """List the experiments and the questions they answer."""
+    """List the experiments, or the settings of one experiment.
+
+    For example:
+
+        isotherm list
+        isotherm list double-well
+    """
     from isotherm.cli import tables
 
-    with plainly(context):
+    with exit_on_error(context):
         if name is None:
             tables.show_experiments()
         else:
@@ -82,36 +94,58 @@ def list_experiments(
 @app.command()
 def run(
     context: typer.Context,
-    name: Name,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"One of {', '.join(registry.EXPERIMENTS)}.")
+    ],
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="A small run that ends in seconds.")
+        bool, typer.Option("--smoke", help="Run a small version, which takes seconds.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)] = 0,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting (see `isotherm list NAME`); may be repeated.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a run was cut (long experiments).")
+        bool,
+        typer.Option(
+            "--resume", help="Resume an interrupted run, if the experiment saves its progress."
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print result.json, nothing else.")
+        bool, typer.Option("--json", help="Print result.json instead of tables.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, no talk.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the results only, no progress.")
+    ] = False,
 ) -> None:
-    """Run an experiment, write OUT/NAME/result.json and figures, exit with 1 if a claim fails."""
+    """Run an experiment: write OUT/NAME/result.json and figures, and print the results.
+
+    The exit code is 1 if a claim of the paper fails, 130 if the run is interrupted.
+
+    For example:
+
+        isotherm run double-well --smoke
+        isotherm run double-well --seed 1 --set num_draws=1e5 --out my-runs
+    """
     from isotherm.cli import tables
 
-    talk = tables.talk(quiet)
-    advice = f"Go on with: {resume_command(name, smoke, seed, overrides or (), out)}"
-    with Interrupts() as interrupts, plainly(context, lambda: advice * interrupts.patient):
-        registry.find(name)  # A wrong name should not wait for JAX.
-        with tables.progress(talk) as say, redirect_stdout(sys.stderr):
+    console = tables.stderr_console(quiet)
+    advice = f"Resume with: {resume_command(name, smoke, seed, overrides or (), out)}"
+    with (
+        Interrupts() as interrupts,
+        exit_on_error(context, lambda: advice * interrupts.can_resume),
+    ):
+        registry.find(name)  # report a wrong name before the slow import of JAX
+        with tables.progress(console) as report, redirect_stdout(sys.stderr):
             from isotherm.paper.experiments.runner import execute
 
             experiment = registry.load(name)
-            interrupts.patient = "shelf" in inspect.signature(experiment.run).parameters
+            interrupts.can_resume = "shelf" in inspect.signature(experiment.run).parameters
             document = execute(
                 name,
                 smoke=smoke,
@@ -119,7 +153,7 @@ def run(
                 overrides=overrides or (),
                 out=out,
                 resume=resume,
-                say=interrupts.between(say),
+                say=interrupts.wrap(report),
             )
     if as_json:
         from isotherm.paper.report.document import dumps
@@ -127,45 +161,23 @@ def run(
         typer.echo(dumps(document), nl=False)
     else:
         tables.show_result(document)
-    talk.print(f"{name} with seed {seed} written to {out / name}", markup=False, soft_wrap=True)
+    message = f"Results of {name} with seed {seed} written to {out / name}"
+    console.print(message, markup=False, soft_wrap=True)
     raise typer.Exit(0 if all(claim["holds"] for claim in document["claims"]) else 1)
 
 
 @app.command()
 def report(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(help="Folder with the results.")] = Path("runs"),
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder with the results.")
+    ] = Path("runs"),
 ) -> None:
-    """Write one self-contained report.html of everything that ran, and print its path."""
-    with plainly(context):
-        from isotherm.paper.experiments.registry import EXPERIMENTS
+    """Write all results in a folder to one page, DIR/report.html, and print its path."""
+    with exit_on_error(context):
         from isotherm.paper.report.page import build
 
-        typer.echo(build(directory, order=list(EXPERIMENTS)))
-
-
-@contextmanager
-def plainly(
-    context: typer.Context, how_to_resume: Callable[[], str] = lambda: ""
-) -> Iterator[None]:
-    """Turn an error into a sentence or two and an exit code; add the traceback under `--debug`."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        advice = " What is finished is saved. " if how_to_resume() else ""
-        typer.echo(f"Interrupted.{advice}{how_to_resume()}", err=True)
-        raise typer.Exit(130) from None
-    except Exception as error:
-        no_room = out_of_room(error) if isinstance(error, OSError) else None
-        if context.obj:
-            import traceback
-
-            traceback.print_exc()
-        else:
-            from isotherm.cli import tables
-
-            tables.complain(OSError(f"{no_room} {how_to_resume()}") if no_room else error)
-        raise typer.Exit(1 if no_room else 2) from None
+        typer.echo(build(directory, order=list(registry.EXPERIMENTS)))
 
 
 if __name__ == "__main__":

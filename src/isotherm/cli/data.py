@@ -1,6 +1,7 @@
-"""`isotherm data`: what there is, whether it is intact, getting it, and making it of a dump.
+"""`isotherm data`: list, verify and download the datasets, and build one from a Wikipedia dump.
 
-Exit codes: 0 all is well, 1 a checksum is wrong or a dump is damaged, 2 something is missing or misspelt.
+Exit codes: 0 success, 1 a checksum is wrong or a dump is damaged or has no documents, 2 a file is
+missing or an argument is wrong.
 """
 
 from collections.abc import Iterator
@@ -10,35 +11,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isotherm.cli.interrupts import exit_on_error
 from isotherm.cli.wiki import build_wiki
 
 if TYPE_CHECKING:
     from isotherm.data.registry import Checked
 
 app = typer.Typer(
-    help="List, verify, fetch and build the datasets.", no_args_is_help=True, add_completion=False
+    help="""List, verify and download the datasets, or build one from a Wikipedia dump.
+
+    For example:
+
+        isotherm data list
+        isotherm data fetch a9a
+    """,
+    no_args_is_help=True,
+    add_completion=False,
 )
-app.command("build-wiki")(build_wiki)
 
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Look here only; default: $ISOTHERM_DATA, ../shared/data, the user's cache.",
-        show_default=False,
+        metavar="DIR",
+        help="The only folder to search.",
+        show_default="$ISOTHERM_DATA, ../shared/data, the user's cache",
     ),
 ]
 
 
 @app.command("list")
 def list_datasets(context: typer.Context, data_dir: DataDir = None) -> None:
-    """List the datasets and which of their files are present."""
+    """List the datasets, and how many of their files are present."""
     from isotherm.cli import tables
-    from isotherm.cli.app import plainly
 
-    with plainly(context):
+    with exit_on_error(context):
         from isotherm.data import registry
 
-        table = tables.table_of("dataset", "files", "size", "where", "licence", "title")
+        table = tables.new_table("dataset", "files", "size", "folder", "licence", "title")
         for name, dataset in registry.datasets().items():
             paths = registry.present(name, data_dir)
             folders = {str(path.parent) for path in paths.values()}
@@ -55,14 +64,16 @@ def list_datasets(context: typer.Context, data_dir: DataDir = None) -> None:
 def verify(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A dataset; default: all that are present.")
+        str | None, typer.Argument(metavar="NAME", help="A dataset; without it, all datasets.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Check the checksum of every file; exit with 1 if one is wrong, 2 if one is missing."""
-    from isotherm.cli.app import plainly
+    """Verify the checksum of every file of a dataset.
 
-    with plainly(context):
+    The exit code is 1 if a checksum is wrong, and 2 if a file is missing.
+    Without NAME, missing files are an error only if no file is present.
+    """
+    with exit_on_error(context):
         from isotherm.data import registry
 
         names = [name] if name is not None else list(registry.datasets())
@@ -71,50 +82,56 @@ def verify(
     states = {item.state for items in checks.values() for item in items}
     if "wrong checksum" in states:
         raise typer.Exit(1)
-    # Nobody needs every dataset; but one asked for by its name, or none at all, is an error.
     if "missing" in states and (name is not None or "ok" not in states):
-        typer.echo(f"Missing: `isotherm data fetch {name or 'NAME'}` gets it.", err=True)
+        command = f"isotherm data fetch {name or 'NAME'}"
+        typer.echo(f"Files are missing. Download them with `{command}`.", err=True)
         raise typer.Exit(2)
 
 
 @app.command()
 def fetch(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A dataset, as `isotherm data list` calls it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset of `isotherm data list`.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Download what is missing of a dataset, with its checksum checked before it is used."""
+    """Download the files of a dataset that are missing or have a wrong checksum.
+
+    Files are downloaded to --data-dir, $ISOTHERM_DATA or the user's cache.
+    A download with a wrong checksum is deleted, and the exit code is 1.
+    """
     from isotherm.cli import tables
-    from isotherm.cli.app import plainly
 
     wrong = False
-    with plainly(context):
+    with exit_on_error(context):
         import pooch
 
         from isotherm.data import registry
 
         checks = registry.verify(name, data_dir)
         if any(item.state != "ok" for item in checks):
-            pooch.get_logger().setLevel("WARNING")  # We do the talking.
-            talk, folder = tables.talk(), registry.download_folder(name, data_dir)
-            talk.print(f"Fetching {name} to {folder}", markup=False, soft_wrap=True)
+            pooch.get_logger().setLevel("WARNING")  # the messages below are enough
+            console, folder = tables.stderr_console(), registry.download_folder(name, data_dir)
+            console.print(f"Downloading {name} to {folder}", markup=False, soft_wrap=True)
             try:
-                with _progress(talk) as bar:
+                with _progress(console) as bar:
                     checks = registry.fetch(name, data_dir, progress=bar)
             except registry.ChecksumError as error:
-                tables.complain(error)
+                tables.print_error(str(error))
                 wrong = True
         if not wrong:
             _show({name: checks})
     raise typer.Exit(1 if wrong or any(item.state != "ok" for item in checks) else 0)
 
 
+app.command("build-wiki")(build_wiki)
+
+
 def _show(checks: dict[str, list["Checked"]]) -> None:
-    """Print a line per file: what it is, how it is, where it is."""
+    """Print the state and the path of every file."""
     from isotherm.cli import tables
 
     styles = {"ok": "green", "missing": "yellow", "wrong checksum": "bold red"}
-    table = tables.table_of("dataset", "file", "state", "path")
+    table = tables.new_table("dataset", "file", "state", "path")
     for name, items in checks.items():
         for item in items:
             table.add_row(
@@ -131,7 +148,7 @@ def _size(count: int) -> str:
 
 
 class _Bar:
-    """A rich progress bar with the four names that pooch asks of one."""
+    """A rich progress bar with the interface that pooch expects: `total` and three methods."""
 
     def __init__(self, progress: Any) -> None:
         self.progress, self.task, self.total = progress, progress.add_task("", total=None), 0
@@ -147,13 +164,13 @@ class _Bar:
 
 
 @contextmanager
-def _progress(talk: Any) -> Iterator["_Bar | bool"]:
-    """Show how far a download is; say nothing where nobody watches."""
-    if not talk.is_terminal:
+def _progress(console: Any) -> Iterator["_Bar | bool"]:
+    """Show the progress of a download; yield False, for no output, unless on a terminal."""
+    if not console.is_terminal:
         yield False
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=talk, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         yield _Bar(progress)

@@ -1,4 +1,4 @@
-"""What the command line prints."""
+"""Tables, messages and progress that the command line prints."""
 
 import dataclasses
 import time
@@ -18,14 +18,14 @@ from isotherm.paper.experiments.overrides import kind_name
 from isotherm.paper.report.text import cell, columns, heading, is_numeric, tables
 
 
-def talk(quiet: bool = False) -> Console:
-    """Return the console for what is not data: stderr, or nowhere."""
+def stderr_console(quiet: bool = False) -> Console:
+    """Return a console for messages, on stderr; it prints nothing if `quiet`."""
     return Console(stderr=True, quiet=quiet, highlight=False)
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[Say]:
-    """Show the latest message with a clock; in a log, a line every now and then."""
+    """Show the latest message and the time elapsed; unless on a terminal, a line every 30 s."""
     if console.quiet:
         yield lambda message: None
         return
@@ -41,30 +41,27 @@ def progress(console: Console) -> Iterator[Say]:
 
 
 def _log(console: Console, seconds: float = 30.0) -> Say:
-    """Print messages with the time since the start, at most one in so many seconds."""
+    """Return a callback that prints messages and the time, at most one every `seconds`."""
     start = last = time.monotonic()
 
-    def say(message: str) -> None:
+    def report(message: str) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= seconds:
             last = now
             console.print(f"{now - start:7.0f} s  {message}", markup=False, soft_wrap=True)
 
-    return say
+    return report
 
 
-def complain(error: Exception) -> None:
-    """Say in a sentence what went wrong."""
-    sentence = next(iter(str(error).splitlines()), "")
-    if not isinstance(error, ValueError | OSError):
-        sentence = f"{type(error).__name__}: {sentence} (`isotherm --debug …` says where)"
-    talk().print(Text.assemble(("Error: ", "bold red"), sentence), soft_wrap=True)
+def print_error(message: str) -> None:
+    """Print an error message on stderr."""
+    stderr_console().print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
 
 def show_experiments() -> None:
-    """List every experiment with its question."""
-    table = table_of("experiment", "paper", "question")
+    """Print a table of the experiments with their questions."""
+    table = new_table("experiment", "paper", "question")
     for name, entry in registry.EXPERIMENTS.items():
         question = Text(registry.question(name))
         table.add_row(Text(name, style="cyan", no_wrap=True), Text(entry.paper), question)
@@ -72,10 +69,10 @@ def show_experiments() -> None:
 
 
 def show_settings(experiment: Experiment) -> None:
-    """List the settings of one experiment: what `--set` takes."""
+    """Print a table of the settings of one experiment, which `--set` changes."""
     default, smoke = dataclasses.asdict(experiment.Config()), dataclasses.asdict(experiment.SMOKE)
     kinds = get_type_hints(experiment.Config)
-    table = table_of("setting", "default", "smoke", "value")
+    table = new_table("setting", "default", "with --smoke", "type")
     for key, value in default.items():
         table.add_row(
             Text(key, style="cyan"),
@@ -87,14 +84,15 @@ def show_settings(experiment: Experiment) -> None:
 
 def show_result(document: dict[str, Any]) -> None:
     """Print the rows and the claims of a run."""
-    found = tables(document["rows"])
-    for title, rows in found:
-        print_table(*([Text(title, style="bold cyan")] if len(found) > 1 else []), _filled(rows))
+    groups = tables(document["rows"])
+    for title, rows in groups:
+        print_table(*([Text(title, style="bold cyan")] if len(groups) > 1 else []), _filled(rows))
     print_table(*map(_claim, document["claims"]))
 
 
 def _filled(rows: list[dict[str, Any]]) -> Table:
-    keys, table = columns(rows), table_of()
+    """Return a table of rows; columns of numbers are aligned to the right."""
+    keys, table = columns(rows), new_table()
     for key in keys:
         justify = "right" if is_numeric(rows, key) else "left"
         table.add_column(Text(heading(key)), justify=justify, overflow="fold")
@@ -109,15 +107,15 @@ def _claim(claim: dict[str, Any]) -> Text:
     return Text.assemble((f"{mark} ", style), claim["claim"], (evidence, "dim"))
 
 
-def table_of(*names: str) -> Table:
-    """Make a plain table with these columns."""
+def new_table(*names: str) -> Table:
+    """Return an empty table with these columns."""
     return Table(
         *names, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True
     )
 
 
 def print_table(*things: Table | Text) -> None:
-    """Print on stdout; a file or a pipe gets lines as long as they are."""
+    """Print on stdout; lines are not wrapped unless stdout is a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 10_000
