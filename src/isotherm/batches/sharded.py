@@ -156,8 +156,8 @@ def data_sharding(mesh: Mesh, num_shards: int) -> NamedSharding:
     width = mesh.shape["data"]
     if num_shards % width:
         raise ValueError(
-            f"`num_shards` must be a multiple of the mesh's axis `data` ({width}), "
-            f"got {num_shards}."
+            f"`num_shards` must be a multiple of the mesh's axis `data`, got {num_shards} and "
+            f"{width}."
         )
     return NamedSharding(mesh, PartitionSpec("data"))
 

@@ -1,18 +1,18 @@
-r"""How good predictions are, and whether they know how good they are.
+r"""Scores and calibration of predictions.
 
 For probabilities $p_{ic}$ of classes $c$ in rows $i$ and labels $y_i$, with the confidence
-$\max_c p_{ic}$ of what is predicted:
+$\max_c p_{ic}$ of the predicted class:
 
 $$ \text{NLL} = -\tfrac1n\sum_i \log p_{i y_i}, \qquad
    \text{Brier} = \tfrac1n\sum_i\sum_c (p_{ic} - [c = y_i])^2, \qquad
    \text{ECE} = \sum_b \tfrac{n_b}n\,\lvert \text{accuracy}_b - \text{confidence}_b \rvert $$
 
-over bins $b$ of the confidence. With probabilities $\bar p = \tfrac1S\sum_s p^{(s)}$ averaged over draws
-the entropy of a prediction has two parts, $H[\bar p] = \tfrac1S\sum_s H[p^{(s)}] + I$: what every draw
-is unsure of (noise in the labels, *aleatoric*), and the mutual information $I \ge 0$ between label and
-weights, which more data would remove (*epistemic*). All logarithms are natural.
+over bins $b$ of the confidence. With probabilities $\bar p = \tfrac1S\sum_s p^{(s)}$ averaged over
+draws the entropy of a prediction has two parts, $H[\bar p] = \tfrac1S\sum_s H[p^{(s)}] + I$: the
+mean entropy of the draws (*aleatoric*: noise in the labels), and the mutual information $I \ge 0$
+between label and weights (*epistemic*: it decreases with more data). All logarithms are natural.
 
-NumPy in, NumPy out, in double precision; arrays of JAX are welcome.
+All functions accept NumPy or JAX arrays and compute in double precision with NumPy.
 
 References
 ----------
@@ -30,21 +30,21 @@ from typing import Any
 import numpy as np
 
 FLOOR = float(np.finfo(np.float32).tiny)
-"""Probabilities below this count as this: 1.2e-38, or 87.3 nats."""
+"""Smaller probabilities are replaced by this: 1.2e-38, or 87.3 nats."""
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability curve: what was claimed and what came true, bin by bin."""
+    """A reliability curve: confidence and accuracy in bins of the confidence."""
 
     edges: np.ndarray
-    """One more than there are bins; a bin is open below and closed above."""
+    """Edges of the bins; a bin is open below and closed above."""
     confidence: np.ndarray
-    """Mean confidence in a bin; NaN where it is empty."""
+    """Mean confidence in each bin; NaN if it is empty."""
     accuracy: np.ndarray
-    """Share of right predictions in a bin; NaN where it is empty."""
+    """Share of correct predictions in each bin; NaN if it is empty."""
     count: np.ndarray
-    """Rows in a bin."""
+    """Number of rows in each bin."""
 
     @property
     def error(self) -> float:
@@ -55,13 +55,13 @@ class Reliability:
 
 
 def accuracy(probabilities: Any, labels: Any) -> float:
-    """Share of rows whose most probable class is the label (of equal ones the first)."""
+    """Return the share of rows whose most probable class is the label (ties: the first class)."""
     p, y = _checked(probabilities, labels)
     return float(np.mean(p.argmax(1) == y))
 
 
 def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
-    r"""Mean of $-\log p$ of the labels, per row; a probability of zero counts as 1.2e-38.
+    r"""Return the mean over rows of $-\log p$ of the labels; probabilities are at least 1.2e-38.
 
     Examples
     --------
@@ -73,16 +73,16 @@ def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
 
 
 def brier_score(probabilities: Any, labels: Any) -> float:
-    """Mean squared distance between probabilities and the label, summed over classes: 0 to 2."""
+    """Return the mean squared distance of probabilities from the label, from 0 to 2."""
     p, y = _checked(probabilities, labels)
-    wanted = np.eye(p.shape[1])[y]
-    return float(np.mean(np.sum((p - wanted) ** 2, axis=1)))
+    one_hot = np.eye(p.shape[1])[y]
+    return float(np.mean(np.sum((p - one_hot) ** 2, axis=1)))
 
 
 def reliability(
     probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "equal-width"
 ) -> Reliability:
-    """Compare confidence with accuracy, in bins of the confidence.
+    """Return the reliability curve: accuracy against confidence, in bins of the confidence.
 
     Parameters
     ----------
@@ -91,11 +91,11 @@ def reliability(
     labels
         Class numbers, (rows,).
     num_bins
-        How many bins.
+        Number of bins.
     bins
-        `"equal-width"` cuts [0, 1] into equal parts; `"equal-mass"` cuts at quantiles of the
+        `"equal-width"` divides [0, 1] into equal parts; `"equal-mass"` divides at quantiles of the
         confidence, so that bins hold about the same number of rows. Rows of the same confidence
-        stay together, and bins that coincide become one.
+        are in the same bin, and bins with equal edges are merged.
 
     Examples
     --------
@@ -108,32 +108,32 @@ def reliability(
         raise ValueError(f"`num_bins` must be at least 1, got {num_bins}.")
     if bins not in ("equal-width", "equal-mass"):
         raise ValueError(f"`bins` must be 'equal-width' or 'equal-mass', got {bins!r}.")
-    sure, right = p.max(1), p.argmax(1) == y
+    confidence, correct = p.max(1), p.argmax(1) == y
     edges = np.linspace(0, 1, num_bins + 1)
     if bins == "equal-mass":
-        tops = np.unique(np.quantile(sure, edges[1:], method="inverted_cdf"))
+        tops = np.unique(np.quantile(confidence, edges[1:], method="inverted_cdf"))
         edges = np.concatenate([[0.0], tops])
     size = len(edges) - 1
-    place = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, size - 1)
-    count = np.bincount(place, minlength=size)
+    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, size - 1)
+    count = np.bincount(index, minlength=size)
     with np.errstate(invalid="ignore"):  # an empty bin has no mean
-        means = [np.bincount(place, each, size) / count for each in (sure, right)]
+        means = [np.bincount(index, each, size) / count for each in (confidence, correct)]
     return Reliability(edges, means[0], means[1], count)
 
 
 def expected_calibration_error(
     probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "equal-width"
 ) -> float:
-    r"""Weighted mean over bins of $|\text{accuracy} - \text{confidence}|$ (`reliability`).
+    r"""Return the weighted mean over bins of $|\text{accuracy} - \text{confidence}|$.
 
-    Biased upwards in small samples: with $n$ rows a calibrated classifier scores about
-    $n^{-1/2}$ rather than zero, the more the more bins there are.
+    It is biased upwards in small samples: with $n$ rows a calibrated classifier has about
+    $n^{-1/2}$ instead of zero, and more with more bins.
     """
     return reliability(probabilities, labels, num_bins=num_bins, bins=bins).error
 
 
 def predictive_entropy(probabilities: Any) -> np.ndarray:
-    """Entropy of every row, in nats: the total uncertainty of a prediction.
+    """Return the entropy of every row, in nats: the total uncertainty of a prediction.
 
     Examples
     --------
@@ -141,11 +141,13 @@ def predictive_entropy(probabilities: Any) -> np.ndarray:
     array([0.6931, 0.    ])
     """
     p = _distributions(probabilities)
-    return np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1) + 0.0  # never -0
+    return np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1) + 0.0  # avoid -0
 
 
 def mutual_information(probabilities: Any, mean_entropy: Any) -> np.ndarray:
-    r"""Epistemic part of the entropy of every row: $I = H[\bar p] - \tfrac1S\sum_s H[p^{(s)}]$.
+    r"""Return the mutual information of every row: $I = H[\bar p] - \tfrac1S\sum_s H[p^{(s)}]$.
+
+    It is the epistemic part of the entropy.
 
     Parameters
     ----------
@@ -153,7 +155,7 @@ def mutual_information(probabilities: Any, mean_entropy: Any) -> np.ndarray:
         $\bar p$, averaged over draws, (rows, classes).
     mean_entropy
         The mean over draws of the entropy of each row, (rows,): `"entropy"` of
-        `isotherm.collect.probabilities`. $I$ is never negative; rounding that says so is set to zero.
+        `isotherm.collect.probabilities`. Values of $I$ below zero, by rounding, are set to zero.
     """
     total, mean_entropy = predictive_entropy(probabilities), np.asarray(mean_entropy, np.float64)
     if mean_entropy.shape != total.shape:
@@ -164,23 +166,23 @@ def mutual_information(probabilities: Any, mean_entropy: Any) -> np.ndarray:
     lowest = np.min(total - mean_entropy)
     if not lowest > -1e-3:
         raise ValueError(
-            "`mean_entropy` must not exceed the entropy of the mean: it is the mean over draws of "
-            f"the entropy of each draw, in nats. It does, by {-lowest:.3g}."
+            "`mean_entropy` must not exceed the entropy of the mean, but does so by "
+            f"{-lowest:.3g}. It must be the mean over draws of the entropy of each draw, in nats."
         )
     return np.maximum(total - mean_entropy, 0)
 
 
 def auroc(inside: Any, outside: Any) -> float:
-    r"""Area under the ROC curve of telling two sets apart by a score.
+    r"""Return the area under the ROC curve for separating two sets by a score.
 
-    The probability that a row from outside has the higher score, ties counted half (the statistic
-    of Mann and Whitney, exact): 1 separates them, 0.5 is chance.
+    This is the probability that a row from `outside` has the higher score, with ties counted as
+    half (the Mann-Whitney statistic): 1 for perfect separation, 0.5 for chance.
 
     Parameters
     ----------
     inside, outside
-        Scores of rows like the training data and of others, higher for stranger ones: entropies,
-        mutual information, or one minus the confidence.
+        Scores of rows like the training data and of other rows; higher means less like the
+        training data: entropy, mutual information, or one minus the confidence.
 
     Examples
     --------
@@ -190,9 +192,7 @@ def auroc(inside: Any, outside: Any) -> float:
     scores = {"inside": np.asarray(inside, np.float64), "outside": np.asarray(outside, np.float64)}
     for name, values in scores.items():
         if values.ndim != 1 or not values.size or np.isnan(values).any():
-            raise ValueError(
-                f"`{name}` must be scores of shape (rows,), not empty and without NaN."
-            )
+            raise ValueError(f"`{name}` must have shape (rows,), at least one row and no NaN.")
     low = np.sort(scores["inside"])
     below = np.searchsorted(low, scores["outside"], side="left").astype(np.float64)
     not_above = np.searchsorted(low, scores["outside"], side="right")
@@ -202,19 +202,19 @@ def auroc(inside: Any, outside: Any) -> float:
 def classifier_scores(
     probabilities: Any, labels: Any, mean_entropy: Any = None, *, num_bins: int = 15
 ) -> dict[str, float]:
-    """All numbers of a classifier.
+    """Return all scores of a classifier.
 
     Parameters
     ----------
     probabilities, labels, num_bins
         As in `reliability`.
     mean_entropy
-        As in `mutual_information`; without it there is no epistemic part.
+        As in `mutual_information`; without it `epistemic` is not computed.
 
     Returns
     -------
-    `accuracy`, `nll`, `brier`, `ece`, `ece_equal_mass`, `entropy` (mean over rows), and
-    `epistemic`, its part that is mutual information, if `mean_entropy` is given.
+    `accuracy`, `nll`, `brier`, `ece`, `ece_equal_mass`, `entropy` (mean over rows) and, with
+    `mean_entropy`, `epistemic` (mean mutual information).
     """
     scores = {
         "accuracy": accuracy(probabilities, labels),
@@ -232,18 +232,18 @@ def classifier_scores(
 
 
 def regressor_scores(mean: Any, sd: Any, targets: Any) -> dict[str, float]:
-    r"""All numbers of a regressor that predicts $\mathcal N(m_i, s_i^2)$.
+    r"""Return all scores of a regressor that predicts $\mathcal N(m_i, s_i^2)$.
 
     Parameters
     ----------
     mean, sd
-        $m_i$ and $s_i > 0$; the noise of the targets belongs in $s_i$.
+        $m_i$ and $s_i > 0$; $s_i$ includes the noise of the targets.
     targets
-        What came, of the same shape.
+        Observed values, of the same shape.
 
     Returns
     -------
-    `rmse`; `nll` and `crps`, means per target; and `coverage_50`, `coverage_90`, the shares of
+    `rmse`; `nll` and `crps`, means over targets; and `coverage_50`, `coverage_90`, the shares of
     targets in the central intervals of 50 and 90 %.
     """
     m, s, y = (np.asarray(a, np.float64) for a in (mean, sd, targets))
@@ -269,25 +269,26 @@ def regressor_scores(mean: Any, sd: Any, targets: Any) -> dict[str, float]:
 
 
 def _distributions(probabilities: Any) -> np.ndarray:
-    """Require rows of probabilities."""
+    """Return rows of probabilities as float64; raise if they are not."""
     p = np.asarray(probabilities, np.float64)
     if p.ndim != 2 or p.shape[0] < 1 or p.shape[1] < 2:
         raise ValueError(
-            "`probabilities` must have shape (rows, classes) with a row and two classes at least, "
+            "`probabilities` must have shape (rows, classes), at least one row and two classes, "
             f"got {p.shape}."
         )
-    # Not `any(p < 0)`, which NaN would pass.
+    # Written so that NaN fails.
     if not (np.all(p >= 0) and np.all(np.abs(p.sum(1) - 1) < 1e-3)):
-        raise ValueError("`probabilities` must be at least 0, and 1 in sum over every row.")
+        raise ValueError("`probabilities` must not be negative, and every row must sum to 1.")
     return p
 
 
 def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Require rows of probabilities and one class number for each."""
+    """Return probabilities and labels as arrays; raise if they do not fit together."""
     p, y = _distributions(probabilities), np.asarray(labels)
     if y.shape != p.shape[:1]:
         raise ValueError(
-            f"`labels` must have one class number per row, shape {p.shape[:1]}, got shape {y.shape}."
+            f"`labels` must have one class number per row, shape {p.shape[:1]}, got shape "
+            f"{y.shape}."
         )
     if not np.issubdtype(y.dtype, np.integer):
         raise ValueError(f"`labels` must be integers, got dtype {y.dtype}.")

@@ -10,10 +10,10 @@ $$
 \qquad \epsilon = 10^{-60}.
 $$
 
-An empty cell of a histogram would make it infinite; with $\epsilon$ it adds about
-$69\,\Delta\,q_i$ instead. That is a convention of the authors of the thermostat paper, and so is
-leaving out $\Delta$ in their figure (`authors_kl`): on their grid -5:0.01:5 that is 100 times the
-usual value. Total variation needs no convention. All in NumPy and double precision.
+Without $\epsilon$ an empty cell of a histogram would make it infinite; with $\epsilon$ it adds
+about $69\,\Delta\,q_i$. This is a convention of the authors of the thermostat paper, who also omit
+$\Delta$ in their figure (`authors_kl`): on their grid -5:0.01:5 this gives 100 times the usual
+value. Total variation needs no convention. All computations use NumPy in double precision.
 
 References
 ----------
@@ -29,12 +29,12 @@ _EPSILON = 1e-60
 
 
 def grid_density(draws: Any, grid: Any) -> np.ndarray:
-    """Histogram density of draws on the cells around the points of a grid.
+    """Return the histogram density of draws on cells centred on the points of a grid.
 
     Parameters
     ----------
     draws
-        Any shape; all finite.
+        Finite numbers, of any shape.
     grid
         Evenly spaced, increasing centres of the cells.
 
@@ -59,7 +59,7 @@ def grid_density(draws: Any, grid: Any) -> np.ndarray:
 
 
 def symmetric_kl(p: Any, q: Any, cell: float) -> float:
-    """Half the sum of the two Kullback-Leibler divergences, in nats.
+    """Return half the sum of the two Kullback-Leibler divergences, in nats.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def symmetric_kl(p: Any, q: Any, cell: float) -> float:
 
 
 def authors_kl(p: Any, q: Any) -> float:
-    """Symmetric divergence as in the authors' figure: without the width of a cell.
+    """Return the symmetric divergence as in the authors' figure: without the factor `cell`.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def authors_kl(p: Any, q: Any) -> float:
 
 
 def total_variation(p: Any, q: Any, cell: float) -> float:
-    """Largest difference between the probabilities of one event: 0 to 1."""
+    """Return the largest difference between the probabilities of an event, from 0 to 1."""
     p, q = _densities(p, q, cell)
     return float(0.5 * cell * np.sum(np.abs(p - q)))
 

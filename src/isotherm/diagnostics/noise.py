@@ -1,14 +1,14 @@
-r"""How noisy the gradients are, and the step size they allow.
+r"""Gradient noise, and the step size that it allows.
 
-Let one coordinate of the gradient have variance $\sigma^2$ from batch to batch, and let
+Let one coordinate of the gradient have variance $\sigma^2$ over batches, and let
 
 $$ C = \frac{h^2\sigma^2}{4T}. $$
 
-Damping has to take out what the noise puts in: over one step $\mathbb E\,p^2 = T$ must map to
-itself. Let $a$ be what is left of the momentum after a step, and $h^2$ times the curvature small.
-Then momenta at $T$ go with positions at $T_\theta$, the diffusion
-$\tfrac12 h^2 T\,\tfrac{1+a}{1-a}$ over the mobility, which is $\tfrac{h^2}{1-a}$ times the factor
-of $h\hat g$:
+Damping must remove the energy that the noise adds: one step must leave $\mathbb E\,p^2 = T$
+unchanged. Let $a$ be the factor by which a step damps the momentum, and let $h^2$ times the
+curvature be small. If the momenta are at temperature $T$, the positions are at $T_\theta$: the
+diffusion $\tfrac12 h^2 T\,\tfrac{1+a}{1-a}$ divided by the mobility, which is $\tfrac{h^2}{1-a}$
+times the factor of $h\hat g$:
 
 - Euler, $p' = ap + h\hat g$: $a^2 + 4C = 1$, possible for $C \le \tfrac14$ only;
   $T_\theta/T = \tfrac{1+a}2 \approx 1 - C$.
@@ -16,21 +16,22 @@ of $h\hat g$:
   $T_\theta/T = \tfrac{1+a}{2\sqrt a} = \cosh(\tfrac12\operatorname{arsinh} 2C)
   \approx 1 + \tfrac12 C^2$.
 - NOGIN, $p' = ap + \tfrac{1+a}2 h\hat g + \sqrt{bT}\,\mathcal N(0, 1)$:
-  $b = (1 + a)\,[1 - a - (1 + a)\,C]$ is what there is left to inject, and $T_\theta = T$. That
-  asks for $a \le \tfrac{1-C}{1+C}$: no damping does it once $C > 1$.
+  $b = (1 + a)\,[1 - a - (1 + a)\,C]$ is the noise that remains to be injected, and $T_\theta = T$.
+  This requires $a \le \tfrac{1-C}{1+C}$, which is impossible for $C > 1$.
 
 So above $C = 1$ every scheme fails: the exact one has no solution and ABOBA is 27 % too hot at
-$C = 1$, 60 % at $C = 2$. At $C = \tfrac14$ ABOBA is 3 % too hot and Euler has reached its end.
-The cure is a smaller step or a larger batch.
+$C = 1$, 60 % at $C = 2$. At $C = \tfrac14$ ABOBA is 3 % too hot and Euler is at its limit. The
+remedy is a smaller step or a larger batch.
 
-**Euler's lifetime.** Above $C = \tfrac14$ no friction holds Euler's momentum at $T$, so a thermostat never
-stops growing: with $u = h\xi$ and $s = h^2\sigma^2 + 2DTh$ the momentum has $p^2 = s/u(2 - u)$, and
+**Lifetime of Euler.** Above $C = \tfrac14$ no friction keeps the momentum of Euler at $T$, so the
+thermostat grows without limit: with $u = h\xi$ and $s = h^2\sigma^2 + 2DTh$ the momentum has
+$p^2 = s/u(2 - u)$, and
 
 $$ \frac{du}{dn} = \frac{h^2}{\mu}\Bigl(\frac{s}{u(2 - u)} - T\Bigr) $$
 
-per step, until $u = 2$, where $1 - u$ no longer damps and the chain is lost. For $h\sigma \gg 1$ that takes
-$4\mu/3h^4\sigma^2$ steps (`euler_lifetime`). Such a chain has no largest stable step, only a time to
-live; ABOBA damps by $e^{-u}$ and has no such end.
+per step, until $u = 2$, where $1 - u$ no longer damps and the chain diverges. For $h\sigma \gg 1$
+this takes $4\mu/3h^4\sigma^2$ steps (`euler_lifetime`). Such a chain has no largest stable step,
+only a lifetime; ABOBA damps by $e^{-u}$ and has no such limit.
 
 References
 ----------
@@ -54,9 +55,9 @@ def gradient_noise(
     batch_fn: Callable[[Key], Batch],
     num_batches: int = 100,
 ) -> ArrayTree:
-    r"""Variance $\sigma^2$ of each coordinate of the gradient at one position.
+    r"""Return the variance $\sigma^2$ of each coordinate of the gradient at one position.
 
-    Welford's recursion, so that no more than two copies of the position are kept. The relative
+    It is computed by Welford's recursion, with two copies of the position in memory. The relative
     standard error of one coordinate is about $\sqrt{2/(\text{num\_batches} - 1)}$.
 
     Parameters
@@ -66,11 +67,11 @@ def gradient_noise(
     grad_fn
         `(position, batch) -> grads`.
     position
-        Where to look; best near the mode, where the chain will be.
+        Where to evaluate gradients; best near the mode, where the chain will be.
     batch_fn
-        `key -> batch`, the batches independent.
+        `key -> batch`, independent batches.
     num_batches
-        Gradients to spend, at least two.
+        Number of gradients, at least two.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def gradient_noise(
 
 
 class NoiseRatio(NamedTuple):
-    """$C$ of each leaf: its worst coordinate and its average; shapes `(leaves,)`."""
+    """$C$ of each leaf: maximum and mean over its coordinates, shapes `(leaves,)`."""
 
     max: jax.Array
     mean: jax.Array
@@ -108,14 +109,16 @@ class NoiseRatio(NamedTuple):
 def noise_ratio(
     step_size: float | jax.Array, variance: ArrayTree, *, temperature: float = 1.0
 ) -> NoiseRatio:
-    r"""$C = h^2\sigma^2/4T$ of each leaf: above 1 every scheme fails, below 0.1 all is well.
+    r"""Return $C = h^2\sigma^2/4T$ of each leaf.
+
+    Above 1 every scheme fails; below 0.1 the bias is negligible.
 
     Parameters
     ----------
     step_size
         $h$.
     variance
-        $\sigma^2$ as `gradient_noise` gives it.
+        $\sigma^2$, as returned by `gradient_noise`.
     temperature
         $T$.
 
@@ -135,16 +138,16 @@ def noise_ratio(
 def largest_step_size(
     variance: ArrayTree, ratio: float = 0.25, *, temperature: float = 1.0
 ) -> jax.Array:
-    r"""Largest $h$ at which no coordinate has $C$ above `ratio`: $2\sqrt{CT/\max\sigma^2}$.
+    r"""Return the largest $h$ for which $C$ is at most `ratio`: $2\sqrt{CT/\max\sigma^2}$.
 
-    This is what gradient noise allows; curvature has its own say, $h\sqrt{\lambda_{\max}} < 2$.
+    This limit is due to gradient noise; curvature requires $h\sqrt{\lambda_{\max}} < 2$.
 
     Parameters
     ----------
     variance
-        $\sigma^2$ as `gradient_noise` gives it; zero everywhere allows any step.
+        $\sigma^2$, as returned by `gradient_noise`; if it is zero the result is infinite.
     ratio
-        $C$ to stay below.
+        Largest $C$.
     temperature
         $T$.
 
@@ -169,19 +172,19 @@ def euler_lifetime(
     thermostat_mass: float = 1.0,
     temperature: float = 1.0,
 ) -> np.ndarray:
-    r"""Count steps until an Euler thermostat diverges, where gradient noise is all it feels.
+    r"""Return the number of steps until an Euler thermostat diverges because of gradient noise.
 
-    The integral of the equation in the module's text from $u = hD$ to 2, infinite for $s \le T$. It
-    knows nothing of curvature, which has its own limit.
+    It is the integral of the equation of the module from $u = hD$ to 2, infinite for $s \le T$.
+    Curvature is not taken into account.
 
     Parameters
     ----------
     step_size
         $h$.
     variance
-        $\sigma^2$ of the noisiest coordinate: the first to go.
+        $\sigma^2$ of the noisiest coordinate, which diverges first.
     diffusion, thermostat_mass, temperature
-        $D$, where the thermostat also starts; $\mu$; $T$.
+        $D$, also the initial thermostat; $\mu$; $T$.
 
     Examples
     --------

@@ -2,15 +2,16 @@ r"""Predictions averaged over draws.
 
 $$ p(y \mid x, \text{data}) \approx \frac1S \sum_{s=1}^S p(y \mid x, \theta_s) $$
 
-The same for a sampler's draws and for a Gaussian approximation's: anything with leading axes
-`(chain, draw)`. To average *while* sampling, without keeping draws, use a collector:
+The draws may come from a sampler or from a Gaussian approximation: arrays with leading axes
+`(chain, draw)`. To average *while* sampling, without storing draws, use a collector:
 
     collect = {"test": isotherm.collect.probabilities(network.predict, x)}
     test = isotherm.sample(..., collect=collect).collected["test"]
     test["probabilities"].mean(0)       # over chains; then accuracy, NLL, calibration
-    test["entropy"].mean(0)             # for the epistemic part of the uncertainty
+    test["entropy"].mean(0)             # for the epistemic uncertainty
 
-For a regressor `isotherm.collect.moments(lambda w: network.predict(w, x))` has the mean and the variance.
+For a regressor `isotherm.collect.moments(lambda w: network.predict(w, x))` collects the mean and
+the variance.
 """
 
 from collections.abc import Callable
@@ -32,16 +33,16 @@ def posterior_predictive(
     draws_per_block: int = 16,
     rows_per_block: int = 4096,
 ) -> ArrayTree:
-    """Average `predict(position, x)` over the draws of all chains.
+    """Return the average of `predict(position, x)` over the draws of all chains.
 
-    Works through the draws and the rows of `x` in blocks, so that no more than
-    `draws_per_block` predictions of `rows_per_block` rows exist at once.
+    Draws and rows of `x` are processed in blocks, so that at most `draws_per_block` predictions of
+    `rows_per_block` rows are in memory at once.
 
     Parameters
     ----------
     predict
         `(position, x) -> predictions`: an array, or a pytree of them, whose first axis is that of
-        `x`; each row depends on its own row of `x` only. Return probabilities, not their
+        `x`; each row must depend only on the same row of `x`. Return probabilities, not their
         logarithms.
     draws
         `run.draws`, or `approximation.sample(key, num_draws)`: a pytree with leading axes
@@ -49,7 +50,7 @@ def posterior_predictive(
     x
         Inputs: an array, or a pytree of them, with the same first axis.
     draws_per_block, rows_per_block
-        How much to do at once.
+        Sizes of the blocks.
 
     Examples
     --------
@@ -82,21 +83,23 @@ def posterior_predictive(
 
 @dataclass(frozen=True)
 class WithEntropy:
-    """Predict probabilities and the entropy of each row, whose means over draws are both wanted.
+    """A predictor of probabilities that also returns the entropy of each row.
 
-    `posterior_predictive(WithEntropy(network.predict), draws, x)` gives `"probabilities"` and `"entropy"`,
-    and `isotherm.diagnostics.calibration.mutual_information` the epistemic part from both.
+    `posterior_predictive(WithEntropy(network.predict), draws, x)` returns the means over draws of
+    `"probabilities"` and `"entropy"`; `isotherm.diagnostics.mutual_information` computes the
+    epistemic uncertainty from both.
     """
 
     predict: Callable[[ArrayTree, Any], jax.Array]
     """`(position, x) -> (rows, classes)`, probabilities."""
 
     def __call__(self, position: ArrayTree, x: Any) -> dict[str, jax.Array]:
-        """Predict, and measure the entropy in nats."""
+        """Return the probabilities, and the entropy of each row in nats."""
         p = self.predict(position, x)
         if p.ndim != 2:
             raise ValueError(
-                f"`predict` must return probabilities of shape (rows, classes), got shape {p.shape}."
+                "`predict` must return probabilities of shape (rows, classes), got shape "
+                f"{p.shape}."
             )
         return {"probabilities": p, "entropy": jnp.sum(jax.scipy.special.entr(p), axis=1)}
 
@@ -104,20 +107,20 @@ class WithEntropy:
 def class_probabilities(
     predict: Callable[[ArrayTree, Any], jax.Array], x: Any, *, rows_per_block: int = 2048
 ) -> Callable[[ArrayTree], dict[str, jax.Array]]:
-    """Make what `isotherm.collect.average` reads of a classifier: probabilities and their entropy.
+    """Return a function of the position for `isotherm.collect.average`: probabilities and entropy.
 
-    Works through `x` in blocks of rows, so that the activations of no more than `rows_per_block`
-    of them exist at once (per chain).
+    `x` is processed in blocks of rows, so that the activations of at most `rows_per_block` rows per
+    chain are in memory at once.
 
     Parameters
     ----------
     predict
-        `(position, x) -> (rows, classes)`, probabilities; each row depends on its own row of `x`
-        only.
+        `(position, x) -> (rows, classes)`, probabilities; each row must depend only on the same row
+        of `x`.
     x
         Inputs: an array, or a pytree of them, with the same first axis.
     rows_per_block
-        How many rows to do at once.
+        Number of rows in a block.
 
     Returns
     -------
@@ -126,9 +129,10 @@ def class_probabilities(
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> read = class_probabilities(lambda w, x: jax.nn.softmax(x @ w), jnp.zeros((5, 3)), rows_per_block=2)
-    >>> seen = read(jnp.ones((3, 2)))
-    >>> seen["probabilities"].shape, seen["entropy"].round(3).tolist()[0]
+    >>> predict = lambda w, x: jax.nn.softmax(x @ w)
+    >>> read = class_probabilities(predict, jnp.zeros((5, 3)), rows_per_block=2)
+    >>> result = read(jnp.ones((3, 2)))
+    >>> result["probabilities"].shape, result["entropy"].round(3).tolist()[0]
     ((5, 2), 0.6930000185966492)
     """
     if not rows_per_block >= 1:
@@ -156,20 +160,20 @@ def class_probabilities(
 
 @partial(jax.jit, static_argnames=["predict"])
 def _total(predict: Callable[[ArrayTree, Any], ArrayTree], block: ArrayTree, x: Any) -> ArrayTree:
-    """Add up the predictions of a block of draws."""
+    """Return the sum of the predictions over a block of draws."""
     each = jax.vmap(lambda position: predict(position, x))(block)
     rows = jax.tree.leaves(x)[0].shape[0]
     for leaf in jax.tree.leaves(each):
         if leaf.ndim < 2 or leaf.shape[1] != rows:
             raise ValueError(
-                f"`predict` must return one row per row of `x`, so {rows} of them, got shape "
+                f"`predict` must return one row per row of `x` ({rows} rows), got shape "
                 f"{leaf.shape[1:]}."
             )
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
 
 
 def _joined(draws: ArrayTree) -> ArrayTree:
-    """Join the axes of chains and draws."""
+    """Return draws with the axes of chains and draws merged into one."""
     for leaf in jax.tree.leaves(draws):
         if leaf.ndim < 2:
             raise ValueError(
@@ -184,7 +188,7 @@ def _length(name: str, tree: ArrayTree) -> int:
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
     if len(lengths) != 1 or lengths <= {(), (0,)}:
         raise ValueError(
-            f"`{name}` must have leaves of the same length, and at least one entry; got lengths "
-            f"{sorted(lengths)}."
+            f"`{name}` must have leaves of the same length, at least 1, along the first axis; got "
+            f"lengths {sorted(lengths)}."
         )
     return lengths.pop()[0]

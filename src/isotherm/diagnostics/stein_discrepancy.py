@@ -1,4 +1,4 @@
-r"""Kernel Stein discrepancy: how far draws are from a target known only by its score.
+r"""Kernel Stein discrepancy between draws and a target that is known by its score.
 
 For $s = \nabla\log\pi$ and the inverse multiquadric kernel $k = q^\beta$,
 $q(x, y) = 1 + \lVert x - y\rVert^2$, the Stein kernel
@@ -12,15 +12,15 @@ k_\pi(x, y) &= s(x)^\top s(y)\,k + s(x)^\top\nabla_y k + s(y)^\top\nabla_x k
 \end{aligned}
 $$
 
-averages to zero over $y \sim \pi$ for every $x$. With all $n^2$ pairs,
+has mean zero over $y \sim \pi$ for every $x$. Over all $n^2$ pairs,
 
 $$ \mathrm{KSD}^2 = \frac1{n^2}\sum_{i,j} k_\pi(x_i, x_j) \ge 0, $$
 
 which tends to zero if and only if the draws tend to $\pi$ (for $-1 < \beta < 0$ and targets whose
 tails are like a Gaussian's). Draws that follow $\pi$ exactly have
-$\mathbb E\,\mathrm{KSD}^2 = \mathbb E\,k_\pi(x, x)/n$ if they are independent: the `ksd_floor`, to
-be read beside every value. Unlike effective sample size and R-hat this sees the bias of a step size
-and of noisy gradients. It does not see how much mass distant modes have.
+$\mathbb E\,\mathrm{KSD}^2 = \mathbb E\,k_\pi(x, x)/n$ if they are independent: the `ksd_floor`,
+with which every value should be compared. Unlike effective sample size and R-hat, KSD detects the
+bias of a step size and of noisy gradients. It does not detect wrong masses of distant modes.
 
 Lengths are measured in units of `scale`, $x \to x/\ell$ and $s \to \ell s$; with one $\ell$ for
 all coordinates this is the kernel $(\ell^2 + \lVert x - y\rVert^2)^\beta$, up to a factor.
@@ -45,7 +45,7 @@ def ksd(
     exponent: float = -0.5,
     block_size: int = 256,
 ) -> jax.Array:
-    r"""Kernel Stein discrepancy of draws from the density with these scores.
+    r"""Return the kernel Stein discrepancy of draws from the density with these scores.
 
     Time is $O(n^2 d)$, memory $O(n\,\cdot$ `block_size`$)$.
 
@@ -54,14 +54,14 @@ def ksd(
     draws
         Shape `(n, d)`.
     scores
-        $\nabla\log\pi$ at each draw, by all of the data; shape `(n, d)`.
+        $\nabla\log\pi$ at each draw, computed from all data; shape `(n, d)`.
     scale
         $\ell$: a length, or one per coordinate; the standard deviations of the target are a good
-        choice. To compare values, keep it the same.
+        choice. Use the same scale for values that are compared.
     exponent
         $\beta$, between -1 and 0.
     block_size
-        Rows of the $n \times n$ matrix of pairs that are in memory at once.
+        Number of rows of the $n \times n$ matrix of pairs that are in memory at once.
 
     Examples
     --------
@@ -83,12 +83,12 @@ def ksd(
     lengths = jnp.broadcast_to(scale, draws.shape)
     centred = (draws - draws.mean(0, keepdims=True)) / lengths
     pairs = _mean_over_pairs(centred, scores * lengths, exponent, block_size)
-    # Rounding alone can push the sum of squares below zero when it is tiny.
+    # Rounding can make the sum of squares negative.
     return jnp.sqrt(jnp.maximum(pairs + ksd_floor(scores, scale, exponent) ** 2, 0))
 
 
 def ksd_floor(scores: ArrayLike, scale: ArrayLike = 1.0, exponent: float = -0.5) -> jax.Array:
-    r"""Root of the mean $\mathrm{KSD}^2$ of $n$ independent exact draws with these scores."""
+    r"""Return the root of the mean $\mathrm{KSD}^2$ of $n$ independent exact draws."""
     scores = jnp.asarray(scores) * jnp.broadcast_to(scale, jnp.shape(scores))
     n, d = scores.shape
     return jnp.sqrt((jnp.mean(jnp.sum(scores**2, 1)) - 2 * exponent * d) / n)
@@ -96,7 +96,7 @@ def ksd_floor(scores: ArrayLike, scale: ArrayLike = 1.0, exponent: float = -0.5)
 
 @partial(jax.jit, static_argnames="block_size")
 def _mean_over_pairs(x: jax.Array, s: jax.Array, beta: float, block_size: int) -> jax.Array:
-    """Sum of the Stein kernel over pairs of different draws, over `n**2`."""
+    """Return the sum of the Stein kernel over pairs of different draws, divided by `n**2`."""
     n, d = x.shape
     norms, dots = jnp.sum(x * x, 1), jnp.sum(x * s, 1)
 

@@ -1,7 +1,7 @@
-r"""Temperatures of every tensor: are they what they should be.
+r"""Kinetic and configurational temperature of every tensor, with confidence bands.
 
-*Kinetic*: momenta in equilibrium are $\mathcal N(0, T)$, so $\overline{p^2}$ over the $d$
-coordinates of a tensor averages to $T$, and $d\,\overline{p^2}/T$ of one draw is $\chi^2_d$.
+*Kinetic*: momenta in equilibrium are $\mathcal N(0, T)$, so the mean $\overline{p^2}$ over the $d$
+coordinates of a tensor has expectation $T$, and $d\,\overline{p^2}/T$ of one draw is $\chi^2_d$.
 
 *Configurational*: let positions follow $\pi^{1/T}$ and let $g$ estimate $\nabla\log\pi$ without
 bias. Since $\nabla\pi^{1/T} = \pi^{1/T}\,\nabla\log\pi/T$, integration by parts in the $d$
@@ -13,16 +13,17 @@ $$
 = \frac{T}{d}\int \pi^{1/T}\,\nabla\cdot(\theta - c)\,\mathrm d\theta = T.
 $$
 
-It needs no momentum, and it is the temperature that the posterior is about: gradient noise that
-a thermostat hides from the kinetic temperature still shows here. Among centres the mean of the
-target is best: on a Gaussian of precision $\Lambda$ and mean $m$ the variance of one draw is
+It needs no momentum and is the temperature of the positions: it also shows gradient noise that a
+thermostat removes from the kinetic temperature. The best centre is the mean of the
+target: on a Gaussian of precision $\Lambda$ and mean $m$ the variance of one draw is
 $2T^2/d + T\,(m - c)^\top\Lambda\,(m - c)/d^2$, and gradient noise adds its own
 $\mathbb E[(\theta - c)^\top\Sigma_g(\theta - c)]/d^2$.
 
-*Bands*: an average over $n$ independent draws is $T\chi^2_{nd}/(nd)$; for correlated draws $n$
-is the effective sample size of the series. Bands are for health and not for proof: momenta read
-at the end of a step of a splitting integrator are off from $T$ by $O(h^2)$ even when everything
-works, and a band around a large tensor is narrower than that. `tolerance` makes room for it.
+*Bands*: an average over $n$ independent draws is distributed as $T\chi^2_{nd}/(nd)$; for correlated
+draws $n$ is the effective sample size of the series. Bands are a health check, not a proof: the
+kinetic temperature at the end of a step of a splitting integrator differs from $T$ by $O(h^2)$ even
+in a correct run, and the band of a large tensor is narrower than that. `tolerance` widens the
+bands.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ from isotherm.types import ArrayTree, Batch, GradFn
 
 
 def kinetic_temperature(momentum: ArrayTree) -> jax.Array:
-    r"""Average $p^2$ over each leaf; shape `(leaves,)`, in the order of `jax.tree.leaves`.
+    r"""Return the mean of $p^2$ over each leaf, `(leaves,)`, in the order of `jax.tree.leaves`.
 
     Examples
     --------
@@ -49,12 +50,12 @@ def kinetic_temperature(momentum: ArrayTree) -> jax.Array:
 
 
 def virial(position: ArrayTree, grads: ArrayTree) -> jax.Array:
-    r"""Average $-\theta g$ over each leaf; shape `(leaves,)`, in the order of `jax.tree.leaves`.
+    r"""Return the mean of $-\theta g$ over each leaf, `(leaves,)`, ordered as `jax.tree.leaves`.
 
     Parameters
     ----------
     position
-        $\theta$, or $\theta - c$ for a centre $c$ of your choice.
+        $\theta$, or $\theta - c$ for any centre $c$.
     grads
         An estimate of $+\nabla\log\pi$ at $\theta$.
 
@@ -67,7 +68,7 @@ def virial(position: ArrayTree, grads: ArrayTree) -> jax.Array:
 
 
 def _per_leaf(average: Callable[..., jax.Array], *trees: ArrayTree) -> jax.Array:
-    """Reduce each leaf to a number, in single precision at least."""
+    """Return one average per leaf, computed in at least single precision."""
 
     def widen(x: jax.Array) -> jax.Array:
         return jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32))
@@ -79,9 +80,9 @@ def _per_leaf(average: Callable[..., jax.Array], *trees: ArrayTree) -> jax.Array
 def configurational_temperature(
     draws: ArrayTree, grad_fn: GradFn, batch: Batch, center: ArrayTree | None = None
 ) -> jax.Array:
-    r"""Virial temperature of every draw; shape `(chain, draw, leaf)`.
+    r"""Return the virial temperature of every draw; shape `(chain, draw, leaf)`.
 
-    One gradient per draw, of all chains at once and of one draw after the other.
+    It computes one gradient per draw: all chains at once, and one draw after the other.
 
     Parameters
     ----------
@@ -90,11 +91,11 @@ def configurational_temperature(
     grad_fn
         `(position, batch) -> grads`, an estimate of $+\nabla\log\pi$.
     batch
-        Given to `grad_fn` at each draw. It must be independent of the draws: the full data, or a
-        batch that was not used to make them.
+        Passed to `grad_fn` at each draw. It must be independent of the draws: the full data, or a
+        batch that was not used for sampling.
     center
-        $c$, a tree like one position. None takes the mean of all draws, which keeps the variance
-        low and costs a bias of $-T$ over the effective sample size.
+        $c$, a tree like one position. By default the mean of all draws, which has a low variance
+        and a bias of $-T$ divided by the effective sample size.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def configurational_temperature(
 def temperature_band(
     size: Any, num_draws: Any, temperature: float = 1.0, level: float = 0.99
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Band that holds the mean temperature of a healthy tensor with probability `level`.
+    r"""Return bounds that contain the mean temperature of a correct run with probability `level`.
 
     Exact for the kinetic temperature of momenta that are $\mathcal N(0, T)$, and for the
     configurational temperature of a Gaussian about its mean.
@@ -126,13 +127,13 @@ def temperature_band(
     Parameters
     ----------
     size
-        $d$: coordinates of the tensor; a number or an array.
+        $d$: number of coordinates of the tensor; a number or an array.
     num_draws
-        $n$: independent draws in the average, or the effective sample size; broadcasts.
+        $n$: number of independent draws, or the effective sample size; broadcasts with `size`.
     temperature
         $T$.
     level
-        Probability of a mean inside the band, split evenly between the two sides.
+        Probability of a mean inside the band, with equal tails.
 
     Examples
     --------
@@ -142,7 +143,7 @@ def temperature_band(
     """
     if not np.all(np.asarray(size) > 0):
         raise ValueError(f"`size` must be positive, got {size}.")
-    if np.any(np.asarray(num_draws) <= 0):  # NaN, the size of a broken series, gives a NaN band
+    if np.any(np.asarray(num_draws) <= 0):  # NaN, of a series that is not finite, gives NaN
         raise ValueError(f"`num_draws` must be positive, got {num_draws}.")
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}.")
@@ -155,7 +156,7 @@ def temperature_band(
 
 
 class TemperatureRow(NamedTuple):
-    """Mean temperature of one tensor in one chain, beside the band it should be in."""
+    """Mean temperature of one tensor in one chain, and its band."""
 
     name: str
     chain: int
@@ -177,26 +178,26 @@ def temperature_table(
     level: float = 0.99,
     tolerance: float = 0.0,
 ) -> list[TemperatureRow]:
-    r"""One row per tensor and chain: mean temperature, its band, and whether it is inside.
+    r"""Return one row per tensor and chain: mean temperature, its band, and whether it is inside.
 
-    `level` holds per row, so a share of `1 - level` of healthy rows is outside. As the effective
-    sample size is an estimate, the share at 0.99 was measured as 1 % where it is above 50, 2 % near
-    25 and 5 % at 7.
+    `level` holds for each row, so a share of `1 - level` of the rows of a correct run is outside.
+    As the effective sample size is an estimate, the measured share at 0.99 is 1 % if it is above
+    50, 2 % near 25 and 5 % at 7.
 
     Parameters
     ----------
     temperatures
         Kinetic (or configurational) temperatures, shape `(chain, draw, leaf)`.
     sizes
-        Coordinates of each leaf.
+        Number of coordinates of each leaf.
     temperature
-        $T$ that the chain was asked for.
+        $T$ of the sampler.
     names
-        One per leaf; `leaf 0`, `leaf 1`, … if None.
+        Names of the leaves; by default `leaf 0`, `leaf 1`, ….
     level
         Probability of each band.
     tolerance
-        Relative error allowed on top of the band, for what the step size does to momenta:
+        Relative error allowed in addition to the band, for the effect of the step size on momenta:
         0.01 widens a band around 1 by 0.01 on both sides.
 
     Examples
@@ -209,8 +210,8 @@ def temperature_table(
     series = np.asarray(temperatures, np.float64)
     if series.ndim != 3 or series.shape[-1] != len(sizes):
         raise ValueError(
-            f"`temperatures` must have shape (chain, draw, {len(sizes)}) as there are "
-            f"{len(sizes)} sizes, got {series.shape}."
+            f"`temperatures` must have shape (chain, draw, {len(sizes)}), one column per entry of "
+            f"`sizes`, got {series.shape}."
         )
     if names is None:
         names = [f"leaf {i}" for i in range(len(sizes))]

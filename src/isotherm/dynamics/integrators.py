@@ -161,8 +161,7 @@ def parse_integrator(word: str, *, symmetric: bool = True) -> Integrator:
     _require(word, letters, "A", "moves", "A")
     if "O" in letters and set(letters) & set("BN"):
         raise ValueError(
-            f"The word {word!r} damps or adds noise twice: O is B and N together, so use either "
-            "O or B and N."
+            f"The word {word!r} damps or adds noise twice: the letter O contains both B and N."
         )
     _require(word, letters, "BO", "damps", "B or O")
     _require(word, letters, "NO", "adds noise", "N or O")
