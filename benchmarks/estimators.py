@@ -23,9 +23,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from isotherm import BayesianLinearRegression, BayesianLogisticRegression
 from isotherm.data.libsvm import load_a9a
 from isotherm.diagnostics.convergence import ess
-from isotherm.estimators.design_svd import times
+from isotherm.estimators.design_svd import design_matrix
+from isotherm.models.logistic_mode import logistic_log_density
 from isotherm.references.conjugate import linear_posterior_half_cauchy
-from isotherm.references.hmc import Hill, hmc, logistic_hill
+from isotherm.references.hmc import LogDensityTarget, hmc
 from isotherm.references.logistic import ReferencePosterior
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -151,13 +152,14 @@ def by_quadrature(case: Case) -> Exact:
 def by_hmc(case: Case, model: Any) -> Exact:
     """Draw from the posterior of a logistic regression with a Metropolis test."""
     target = model._target
-    loadings = target.axes.loadings * target.scale
-    hill = logistic_hill(times(case.x, loadings), case.y, 1 / target.scale**2, len(model.classes_))
-    inverse = np.linalg.inv(target.lines.basis)
-    hill = Hill(target.lines.center.ravel(), inverse.T @ inverse, hill.evaluate)
-    draws, taken = hmc(hill, burn_in=100, seed=0, say=print, **HMC[case.name])
-    places = draws.reshape(*draws.shape[:2], *target.lines.center.shape)
-    both = np.swapaxes(places, 2, 3) @ loadings.T
+    loadings = target.svd.loadings * target.scale
+    design = design_matrix(case.x, loadings)
+    density = logistic_log_density(design, case.y, 1 / target.scale**2, len(model.classes_))
+    inverse, center = np.linalg.inv(target.surrogate.basis), target.surrogate.center
+    posterior = LogDensityTarget(center.ravel(), inverse.T @ inverse, density.value_and_gradient)
+    draws, taken = hmc(posterior, burn_in=100, seed=0, report=print, **HMC[case.name])
+    points = draws.reshape(*draws.shape[:2], *center.shape)
+    both = np.swapaxes(points, 2, 3) @ loadings.T
     draws = case.standardised(both[..., 1:], both[..., 0])
     found = ReferencePosterior(draws.astype(np.float32), {}, "")
     print(f"{taken:.0%} accepted, R-hat {np.max(found.rhat):.4f}, ESS {np.min(found.ess):.0f}")

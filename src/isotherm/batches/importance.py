@@ -1,46 +1,37 @@
-"""Batches from an urn in which important rows have several tickets."""
+r"""Batches of rows drawn with unequal probabilities, for importance sampling.
+
+Row $i$ is drawn with probability $m_i/\sum_j m_j$, where $m_i \ge 1$ is its multiplicity, a whole
+number. A gradient that weights row $i$ by $\sum_j m_j/m_i$ is unbiased.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 
 from isotherm import random
 from isotherm.types import Key
 
-COLUMNS = 8
-"""Coordinates are filled up to a multiple of this."""
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class UrnBatches:
-    """Batches of rows drawn from an urn of tickets, each with what all rows share."""
+class ImportanceBatches:
+    """Rows drawn in proportion to their multiplicities, and arrays that every batch contains."""
 
     rows: Any
-    """Arrays whose first axis is the rows."""
+    """A pytree of arrays whose first axis is the rows; importance weights are one of them."""
     shared: Any
-    tickets: jax.Array | None
-    """Row numbers, each as often as the row has tickets; nothing if every batch is all rows."""
+    """A pytree of arrays that is part of every batch."""
+    repeated_rows: jax.Array | None
+    """Row numbers, each repeated as often as its multiplicity; `None`: every batch is all rows."""
     batch_size: int = field(metadata={"static": True})
     policy: str = field(default="independent", metadata={"static": True})
 
     def batch(self, key: Key, step_index: jax.Array) -> Any:
-        """Draw the rows of a step, with replacement."""
-        if self.tickets is None:
+        """Return `(rows, shared)` of a step; rows are drawn with replacement."""
+        if self.repeated_rows is None:
             return self.rows, self.shared
         step_key = random.fold(key, step_index)
-        drawn = self.tickets[random.indices(step_key, (self.batch_size,), self.tickets.size)]
+        size = self.repeated_rows.size
+        drawn = self.repeated_rows[random.indices(step_key, (self.batch_size,), size)]
         return jax.tree.map(lambda leaf: leaf[drawn], self.rows), self.shared
-
-
-def padded(array: np.ndarray, *multiples: int) -> np.ndarray:
-    """Fill each axis up with zeros to a multiple of a number: similar sizes share a program.
-
-    Examples
-    --------
-    >>> padded(np.ones((3, 5)), 1, 8).shape
-    (3, 8)
-    """
-    return np.pad(array, [(0, -n % m) for n, m in zip(array.shape, multiples, strict=True)])

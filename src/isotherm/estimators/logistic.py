@@ -9,77 +9,87 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotherm.estimators.base import (
-    LabelledRows,
-    ThermostatEstimator,
+from isotherm.estimators.base import ClassLabelsMixin
+from isotherm.estimators.design_svd import column_statistics
+from isotherm.estimators.linear_model import (
+    BayesianLinearModel,
+    check_num_coefficients,
     linear_predictors,
-    refuse_too_many,
 )
-from isotherm.estimators.design_svd import gather
 from isotherm.estimators.logistic_posterior import LogisticTarget, logistic_target
 
 
-class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstimator):
-    r"""Logistic regression whose coefficients are draws from their posterior.
+class BayesianLogisticRegression(ClassLabelsMixin, ClassifierMixin, BayesianLinearModel):
+    r"""Logistic regression with draws from the posterior of its coefficients.
 
     Two classes have one vector of coefficients, $p(y = 1 \mid x) = 1/(1 + e^{-z})$ with
-    $z = \alpha + x^\top\beta$; more have one each, $p(y = k \mid x) \propto e^{z_k}$. The prior is
+    $z = \alpha + x^\top\beta$; more classes have one each, $p(y = k \mid x) \propto e^{z_k}$. The
+    prior is
 
-    $$ \beta_j \sim \mathcal N(0, v/s_j^2), \qquad \alpha + \bar x^\top\beta \sim \mathcal N(0, v), $$
+    $$ \beta_j \sim \mathcal N(0, v/s_j^2), \qquad
+       \alpha + \bar x^\top\beta \sim \mathcal N(0, v), $$
 
-    independently, with the mean $\bar x_j$ and the unit $s_j$ of each feature. That is its standard deviation; for a feature with two
-    values it is their distance, and for one that is mostly 0 the root mean square of its other values
-    (`isotherm.estimators.design_svd` says why). In words: coefficients of standardised features have a standard deviation of
-    2.5, after Gelman et al. (2008), and what is measured in grams may be in kilograms. Coefficients are reported for
-    the features as they are.
+    independently, with the mean $\bar x_j$ and the scale $s_j$ of each feature. The scale is the
+    standard deviation; for a feature with two values it is their distance, and for one that is
+    mostly 0 the root mean square of its other values (`isotherm.estimators.design_svd` says why).
+    In words: coefficients of standardised features have a prior standard deviation of 2.5, after
+    Gelman et al. (2008), and the prior does not depend on units of measurement. Coefficients are
+    reported in the original units.
 
-    Sampled by mSGNHT-S in natural coordinates (`isotherm.estimators.logistic_surrogate` has the mathematics). There is
-    nothing to tune: features need no scaling, and may be constant, repeated or collinear. Up to 1024 rows
-    are used all at every step; of more, as few as gradient noise allows, the important ones more often. For
-    up to 10 000 coefficients (times classes); rows are kept as dense numbers in single precision.
+    The sampler is mSGNHT-S in natural coordinates (`isotherm.estimators.logistic_surrogate` has the
+    mathematics). There are no settings to tune: features need no scaling and may be constant,
+    repeated or collinear. Up to 1024 rows are all used at every step; of more rows, as few as the
+    gradient noise allows, drawn by importance sampling. At most 10 000 coefficients (features times
+    classes); rows are stored as a dense matrix in single precision.
 
     Parameters
     ----------
     prior_variance
         $v$.
     standardize
-        Whether the prior is that of standardised features. `False` puts it on the coefficients as
-        they are, intercept included: $\beta_j, \alpha \sim \mathcal N(0, v)$.
+        Whether the prior applies to coefficients of standardised features. With `False` it applies
+        to the coefficients in the original units, including the intercept:
+        $\beta_j, \alpha \sim \mathcal N(0, v)$.
     fit_intercept
         Whether there is an intercept. Without one, features are not centred, and their root mean
-        square stands for the standard deviation.
+        square replaces the standard deviation.
     num_draws
-        Draws to keep of each chain. With the default the effective sample size is about 6000, and the Monte
-        Carlo error 1 % of standard deviations, and 0.013 of them in means.
+        Draws per chain. With the default the effective sample size is about 6000: the Monte Carlo
+        error is 1 % of a standard deviation for standard deviations, and 1.3 % for means.
     num_chains
-        Independent chains.
+        Number of independent chains.
     thin
-        Steps from one draw to the next; by default two units of time.
+        Steps between draws; by default two units of time.
     burn_in
         Steps before the first draw; by default fifty units of time.
     batch_size
-        Rows per step; by default chosen. More than half of the rows means all.
+        Rows per step; by default chosen from the gradient noise. From half of the rows on, all are
+        used.
     random_state
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
     checkpoint
-        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
+        A folder in which the state of a run is saved. An interrupted fit resumes from it when it is
+        repeated with the same rows, settings and `random_state`; the result is the same, bit for
+        bit.
 
     Attributes
     ----------
     classes_
-        The labels.
+        Labels of the classes.
     coef_
-        Posterior means of the coefficients: (1, features), or (classes, features) if there are more than two.
+        Posterior means of the coefficients: (1, features), or (classes, features) if there are more
+        than two.
     intercept_
         Posterior means of the intercepts: (1,) or (classes,).
     draws_
-        Draws by name (`coef`, `intercept`), with leading axes `(chain, draw)`.
+        Draws by name, with leading axes `(chain, draw)`: `"coef"` (chain, draw, 1 or classes,
+        features) and `"intercept"` (chain, draw, 1 or classes).
     diagnostics_
         R-hat, effective sample sizes, temperatures, step size and divergences; prints as a table.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------
@@ -107,22 +117,14 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         verbose: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.prior_variance = prior_variance
-        self.standardize = standardize
-        self.fit_intercept = fit_intercept
-        self.num_draws = num_draws
-        self.num_chains = num_chains
-        self.thin = thin
-        self.burn_in = burn_in
+        chains = (num_draws, num_chains, thin, burn_in, random_state, verbose, checkpoint)
+        super().__init__(standardize, fit_intercept, prior_variance, *chains)
         self.batch_size = batch_size
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Compute the probability of each class, averaged over draws: (rows, classes)."""
+        """Return the probability of each class, averaged over draws: (rows, classes)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = self._check_features(X)
         coef = self.draws_["coef"].reshape(-1, *self.coef_.shape)
         intercept = self.draws_["intercept"].reshape(-1, *self.intercept_.shape)
         blocks = linear_predictors(X, coef, intercept)
@@ -131,22 +133,22 @@ class BayesianLogisticRegression(LabelledRows, ClassifierMixin, ThermostatEstima
         second = np.concatenate([expit(z[..., 0]).mean(1) for z in blocks])
         return np.column_stack([1 - second, second])
 
-    def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=fresh)
-        y = self._numbered(y, fresh, classes)
-        columns = 1 if len(self.classes_) == 2 else len(self.classes_)
-        refuse_too_many((X.shape[1] + self.fit_intercept) * columns)
+    def _validate_rows(self, X: Any, y: Any, reset: bool, classes: Any) -> tuple[Any, np.ndarray]:
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=reset)
+        y = self._encode_labels(y, reset, classes)
+        num_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        check_num_coefficients((X.shape[1] + self.fit_intercept) * num_outputs)
         return X, y
 
-    def _add(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
         if data is None:
-            return X.copy(), y, gather(X)
-        before, labels, columns = data
-        mixed = sparse.issparse(before) or sparse.issparse(X)
-        stack = (lambda pair: sparse.vstack(pair, format="csr")) if mixed else np.vstack
-        return stack([before, X]), np.concatenate([labels, y]), gather(X, columns)
+            return X.copy(), y, column_statistics(X)
+        earlier, labels, columns = data
+        any_sparse = sparse.issparse(earlier) or sparse.issparse(X)
+        stack = (lambda pair: sparse.vstack(pair, format="csr")) if any_sparse else np.vstack
+        return stack([earlier, X]), np.concatenate([labels, y]), column_statistics(X, columns)
 
-    def _make_target(self, data: Any) -> LogisticTarget:
+    def _build_target(self, data: Any) -> LogisticTarget:
         X, labels, columns = data
-        axes = self._principal_axes(columns)
-        return logistic_target(X, labels, len(self.classes_), axes, self.batch_size)
+        svd = self._design_svd(columns)
+        return logistic_target(X, labels, len(self.classes_), svd, self.batch_size)

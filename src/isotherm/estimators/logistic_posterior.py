@@ -1,4 +1,4 @@
-"""The posterior of a logistic regression, ready to sample: coordinates, step size, batches."""
+"""The posterior of a logistic regression as a target: coordinates, step size and batches."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,68 +7,78 @@ from typing import Any
 import jax
 import numpy as np
 
-from isotherm.batches.importance import UrnBatches
+from isotherm.batches.importance import ImportanceBatches
 from isotherm.coordinates.natural import LARGEST_STEP
-from isotherm.estimators.design_svd import Axes, times
-from isotherm.estimators.logistic_surrogate import Lines, draw_lines, gradient, on_device
-from isotherm.estimators.logistic_tuning import choose_batches, choose_step
+from isotherm.estimators.design_svd import DesignSVD, design_matrix
+from isotherm.estimators.logistic_surrogate import (
+    LinearSurrogate,
+    fit_surrogate,
+    full_batches,
+    gradient,
+)
+from isotherm.estimators.logistic_tuning import choose_batches, choose_step_size
 from isotherm.estimators.sampling import run_chains
-from isotherm.references.hmc import logistic_hill
+from isotherm.models.logistic_mode import logistic_log_density
 
-PILOTS, PILOT_DRAWS = 2, 25
-"""Pilot runs where the mode is not typical, and what they keep of each of four chains."""
+MAX_PILOT_RUNS, PILOT_DRAWS = 2, 25
+"""Number of pilot runs, where the mode is not typical, and draws of each of their four chains."""
 
 
 @dataclass(frozen=True)
 class LogisticTarget:
-    """What a sampler needs to know of the posterior, and the way back to coefficients."""
+    """The posterior as a target of the sampler, with the map to coefficients.
 
-    batches: UrnBatches
+    A position is $q$ of `isotherm.estimators.logistic_surrogate`; *SVD coordinates* are those of
+    `isotherm.estimators.design_svd` divided by `scale`.
+    """
+
+    batches: ImportanceBatches
     step_size: float
-    axes: Axes
+    svd: DesignSVD
     scale: np.ndarray
-    """Units of the axes in which the posterior is of order 1."""
-    lines: Lines
-    """The rest of the way to natural coordinates, in these units."""
-    stiff: bool = False
-    """Whether typical places are so much stiffer than the coordinates say that the step is short."""
+    """Scales of the SVD coordinates on which the posterior is of order 1."""
+    surrogate: LinearSurrogate
+    """The map from positions to SVD coordinates."""
+    short_step: bool = False
+    """Whether the curvature at typical points is so large that the step size had to be reduced."""
 
     gradient = staticmethod(gradient)
 
     @property
     def dimension(self) -> int:
-        """How many numbers the sampler moves; those beyond the basis are there for company."""
-        return self.batches.shared.tilt.size
+        """Length of a position. Coordinates beyond the basis are padding and standard normal."""
+        return self.batches.shared.center_gradient.size
 
-    def places(self, draws: np.ndarray) -> np.ndarray:
-        """Turn draws of $q$ into places on the axes, (draws, axes, columns)."""
-        center, basis = self.lines.center, self.lines.basis
-        flat = draws.reshape(-1, self.dimension).astype(np.float64)[:, : len(basis)]
+    def to_svd_coordinates(self, positions: np.ndarray) -> np.ndarray:
+        """Convert positions (…, dimension) to SVD coordinates, (positions, columns, outputs)."""
+        center, basis = self.surrogate.center, self.surrogate.basis
+        flat = positions.reshape(-1, self.dimension).astype(np.float64)[:, : len(basis)]
         return center + (flat @ basis.T).reshape(-1, *center.shape)
 
-    def positions(self, places: np.ndarray) -> np.ndarray:
-        """Find $q$ of places on the axes."""
-        shift = (places - self.lines.center).reshape(len(places), -1)
-        found = np.linalg.solve(self.lines.basis, shift.T).T
-        return np.pad(found, [(0, 0), (0, self.dimension - found.shape[1])]).astype(np.float32)
+    def from_svd_coordinates(self, points: np.ndarray) -> np.ndarray:
+        """Convert SVD coordinates (points, columns, outputs) to positions."""
+        shift = (points - self.surrogate.center).reshape(len(points), -1)
+        q = np.linalg.solve(self.surrogate.basis, shift.T).T
+        return np.pad(q, [(0, 0), (0, self.dimension - q.shape[1])]).astype(np.float32)
 
-    def read(self, draws: np.ndarray) -> dict[str, np.ndarray]:
-        """Turn draws of $q$ into coefficients (…, columns, features) and intercepts (…, columns)."""
-        places = np.swapaxes(self.places(draws), 1, 2)
-        found = places @ (self.axes.loadings * self.scale).T
-        found = found.reshape(*draws.shape[:-1], *found.shape[1:])
-        return {"coef": found[..., 1:], "intercept": found[..., 0]}
+    def to_parameters(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Convert positions to coefficients (…, outputs, features) and intercepts (…, outputs)."""
+        points = np.swapaxes(self.to_svd_coordinates(positions), 1, 2)
+        both = points @ (self.svd.loadings * self.scale).T
+        both = both.reshape(*positions.shape[:-1], *both.shape[1:])
+        return {"coef": both[..., 1:], "intercept": both[..., 0]}
 
-    def locate(self, draws: dict[str, np.ndarray]) -> np.ndarray:
-        """Find $q$ of coefficients and intercepts."""
-        both = np.concatenate([draws["intercept"][..., None], draws["coef"]], axis=-1)
-        return self.positions(np.swapaxes(self.axes.locate(both) / self.scale, -1, -2))
+    def to_positions(self, parameters: dict[str, np.ndarray]) -> np.ndarray:
+        """Convert coefficients and intercepts to positions."""
+        both = np.concatenate([parameters["intercept"][..., None], parameters["coef"]], axis=-1)
+        points = self.svd.from_coefficients(both) / self.scale
+        return self.from_svd_coordinates(np.swapaxes(points, -1, -2))
 
 
 def logistic_target(
-    x: Any, labels: np.ndarray, num_classes: int, axes: Axes, batch_size: int | None
+    x: Any, labels: np.ndarray, num_classes: int, svd: DesignSVD, batch_size: int | None
 ) -> LogisticTarget:
-    """Find natural coordinates of a posterior, and how to sample it.
+    """Build the posterior of a logistic regression in natural coordinates.
 
     Parameters
     ----------
@@ -77,44 +87,51 @@ def logistic_target(
     labels
         0, 1, …, `num_classes` - 1.
     num_classes
-        2 gives one column of coefficients, more give one per class.
-    axes
-        The principal axes of `x` under the prior.
+        2 gives one output, more give one output per class.
+    svd
+        SVD of the design under the prior.
     batch_size
-        Rows per step; by default all of up to 1024, and of more as few as the noise allows.
+        Rows per step; by default all of up to 1024 rows, otherwise as few as the gradient noise
+        allows.
     """
-    columns = 1 if num_classes == 2 else num_classes
-    scale = (axes.strengths**2 / 4 + 1) ** -0.5  # near the posterior's width, whatever the units
-    design = times(x, axes.loadings * scale)
+    num_outputs = 1 if num_classes == 2 else num_classes
+    scale = (svd.singular_values**2 / 4 + 1) ** -0.5  # close to posterior sds
+    design = design_matrix(x, svd.loadings * scale)
 
-    mode = logistic_hill(design, labels, 1 / scale**2, num_classes).mode
-    aim = partial(_aim, design, labels, axes, scale, batch_size)
-    target = aim(mode.reshape(1, -1, columns))
-    for _ in range(PILOTS):
-        if not target.stiff:
+    mode = logistic_log_density(design, labels, 1 / scale**2, num_classes).mode()
+    build = partial(_build_target, design, labels, svd, scale, batch_size)
+    target = build(mode.reshape(1, -1, num_outputs))
+    for _ in range(MAX_PILOT_RUNS):
+        if not target.short_step:
             break
         pilot = run_chains(jax.random.key(0), target, num_draws=PILOT_DRAWS, num_chains=4)
-        target = aim(target.places(pilot.draws))
+        target = build(target.to_svd_coordinates(pilot.draws))
     return target
 
 
-def _aim(
+def _build_target(
     design: np.ndarray,
     labels: np.ndarray,
-    axes: Axes,
+    svd: DesignSVD,
     scale: np.ndarray,
     batch_size: int | None,
-    places: np.ndarray,
+    points: np.ndarray,
 ) -> LogisticTarget:
-    """Make the coordinates that suit some places, and choose step and batches."""
-    lines = draw_lines(design, labels, scale**2, places)
-    whole = on_device(design, lines)
-    target = LogisticTarget(whole, LARGEST_STEP, axes, scale, lines)
-    if len(places) == 1:  # the mode: typical is what its Gaussian says
+    """Fit the surrogate at some points, and choose the step size and the batches.
+
+    Parameters
+    ----------
+    points
+        SVD coordinates: the mode, or draws of a pilot run.
+    """
+    surrogate = fit_surrogate(design, labels, scale**2, points)
+    full = full_batches(design, surrogate)
+    target = LogisticTarget(full, LARGEST_STEP, svd, scale, surrogate)
+    if len(points) == 1:  # typical positions of the Gaussian approximation at the mode
         typical = np.random.default_rng(0).normal(size=(16, target.dimension)).astype(np.float32)
     else:
-        typical = target.positions(places[:: max(1, len(places) // 16)])
-    step_size = choose_step(whole, typical)
-    stiff = step_size < LARGEST_STEP
-    batches, step_size = choose_batches(whole, typical, step_size, batch_size)
-    return replace(target, batches=batches, step_size=step_size, stiff=stiff)
+        typical = target.from_svd_coordinates(points[:: max(1, len(points) // 16)])
+    step_size = choose_step_size(full, typical)
+    short_step = step_size < LARGEST_STEP
+    batches, step_size = choose_batches(full, typical, step_size, batch_size)
+    return replace(target, batches=batches, step_size=step_size, short_step=short_step)

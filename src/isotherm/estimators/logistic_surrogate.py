@@ -1,30 +1,36 @@
-r"""The posterior of a logistic regression in natural coordinates, its Gaussian part exact.
+r"""The posterior of a logistic regression with a linear surrogate of the mean as control variate.
 
-Let $m$ be the sigmoid (or the softmax), $\theta = c + Mq$, $\tilde x_i = M^\top x_i$ and $\hat z_i$ the logits at the centre $c$. With a
-straight line $a_i + b_i\,\delta$ for each row in place of $m(\hat z_i + \delta)$, and with $M^\top H M = I$ for the curvature
-$H = \sum_i b_i x_i x_i^\top + \text{prior}$ that the lines stand for,
+Let $m$ be the sigmoid (or the softmax), $\theta = c + Mq$, $\tilde x_i = M^\top x_i$ and $\hat z_i$
+the logits at the centre $c$. For each row take a linear surrogate $a_i + b_i\,\delta$ of
+$m(\hat z_i + \delta)$, and choose $M$ such that $M^\top H M = I$ for the curvature
+$H = \sum_i b_i x_i x_i^\top + \text{prior}$ of the surrogate. Then
 
 $$ \nabla_q \log\pi = t - q - \sum_i \tilde x_i\, r_i(q), \qquad
    r_i = m(\hat z_i + \tilde x_i^\top q) - a_i - b_i\,\tilde x_i^\top q , $$
 
-where the constant $t$ is the gradient at the centre with $a_i$ for $m$. The labels have done their work: they are in $c$
-and $t$. All that is left to sum over rows is how much the posterior is *not* Gaussian, and only that is
-estimated from a batch: a control variate of second order, for the price of an elementwise function. Any
-lines are right; good ones leave little. They are tangents at the mode, or, where the posterior is much stiffer
-at typical places than there (classes that can be separated), averages of $m$ and $m'$ over draws of pilot chains.
+where the constant $t$ is the gradient at the centre with $a_i$ in place of $m$. The labels enter
+only through $c$ and $t$. The residuals $r_i$ of the surrogate measure how far the posterior is from
+a Gaussian, and only their sum is estimated from a batch: a control variate of second order at the
+cost of one elementwise function. The gradient is unbiased for every surrogate; its variance is
+small for a good one. The surrogates are tangents at the mode or, where the posterior is much
+stiffer at typical points than there (separable classes), averages of $m$ and $m'$ over draws of
+pilot chains.
 
-Rows are drawn with probabilities in proportion to what they typically add, $\lVert\tilde x_i\rVert\,(\mathbb E\,r_i^2)^{1/2}$, from an urn
-with a whole number of tickets for each: a row that alone knows about a rare feature comes up as often as it
-must, and weights undo the preference exactly.
+Rows are drawn with probabilities in proportion to their typical contribution to the gradient,
+$\lVert\tilde x_i\rVert\,(\mathbb E\,r_i^2)^{1/2}$, rounded to whole multiplicities
+(`isotherm.batches.importance`), and importance weights keep the gradient unbiased. So a row that
+alone has information about a rare feature is drawn often enough.
 
-$M$ is made of the principal axes of the curvature (`isotherm.coordinates.eigenbasis` says why), in coordinates where the prior is
-a ball (`estimators/design_svd.py`). Up to here everything is double precision on the host; the device gets
-$\tilde x$, $\hat z$, $a$ and $b$ in single.
+$M$ is made of the eigenvectors of the curvature (`isotherm.coordinates.eigenbasis` says why), in
+coordinates where the prior is spherical (`isotherm.estimators.design_svd`). All of this is computed
+in double precision on the host; the device gets $\tilde x$, $\hat z$, $a$ and $b$ in single
+precision.
 
 References
 ----------
 Baker, Fearnhead, Fox & Nemeth (2019), *Control variates for stochastic gradient MCMC*: first order.
-Quiroz, Kohn, Villani & Tran (2019), *Speeding up MCMC by efficient data subsampling*: second order, by Taylor.
+Quiroz, Kohn, Villani & Tran (2019), *Speeding up MCMC by efficient data subsampling*: second order,
+by Taylor expansion.
 """
 
 from typing import Any, NamedTuple
@@ -34,112 +40,129 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit, softmax
 
-from isotherm.batches.importance import COLUMNS, UrnBatches, padded
+from isotherm.batches.importance import ImportanceBatches
+from isotherm.estimators.padding import COLUMN_MULTIPLE, pad_to_multiples
+from isotherm.models.logistic_mode import weighted_block_gram
 
-SMALL, FILL = 1024, 64
-"""Up to so many rows are used all at once, and filled up to a multiple of the second number."""
+MAX_FULL_BATCH, ROW_MULTIPLE = 1024, 64
+"""Up to `MAX_FULL_BATCH` rows every batch is all rows, padded to a multiple of `ROW_MULTIPLE`."""
 
 
-class Shared(NamedTuple):
-    """What every batch needs."""
+class SurrogateRows(NamedTuple):
+    """Rows of the data on the device."""
 
-    tilt: Any
+    design: Any
+    r"""$\tilde x$, (rows, d) for two classes; otherwise $x$, (rows, columns)."""
+    logits: Any
+    r"""$\hat z$, (rows,) or (rows, classes)."""
+    value: Any
+    """$a$, (rows,) or (rows, classes)."""
+    slope: Any
+    """$b$, (rows,) or (rows, classes, classes)."""
+    weight: Any
+    """Importance weight times the number of rows, (rows,)."""
+
+
+class SharedTerms(NamedTuple):
+    """Arrays that every batch needs."""
+
+    center_gradient: Any
     """$t$."""
     basis: Any
-    """$M$; nothing if it is in the rows already."""
+    """$M$; `None` for two classes, where the rows are already multiplied by it."""
 
 
-def remainder(rows: tuple, shared: Shared, position: jax.Array) -> jax.Array:
-    """Compute $r$ of each row: (rows,) or (rows, classes)."""
-    design, center, value, slope, _ = rows
+def surrogate_residuals(rows: SurrogateRows, shared: SharedTerms, position: jax.Array) -> jax.Array:
+    """Return $r$ of each row: (rows,) or (rows, classes)."""
     if shared.basis is None:
-        shift = design @ position
-        return jax.nn.sigmoid(center + shift) - value - slope * shift
-    shift = design @ (shared.basis @ position).reshape(design.shape[1], -1)
-    line = value + jnp.einsum("nkl,nl->nk", slope, shift)
-    return jax.nn.softmax(center + shift) - line
+        delta = rows.design @ position
+        return jax.nn.sigmoid(rows.logits + delta) - rows.value - rows.slope * delta
+    delta = rows.design @ (shared.basis @ position).reshape(rows.design.shape[1], -1)
+    surrogate = rows.value + jnp.einsum("nkl,nl->nk", rows.slope, delta)
+    return jax.nn.softmax(rows.logits + delta) - surrogate
 
 
-def gradient(position: jax.Array, batch: Any) -> jax.Array:
-    r"""Estimate $\nabla_q\log\pi$ from a batch of `UrnBatches`."""
+def gradient(position: jax.Array, batch: tuple[SurrogateRows, SharedTerms]) -> jax.Array:
+    r"""Estimate $\nabla_q\log\pi$ from a batch of `ImportanceBatches`."""
     rows, shared = batch
-    design, weight = rows[0], rows[-1]
-    missing = remainder(rows, shared, position)
+    design, weight = rows.design, rows.weight
+    residuals = surrogate_residuals(rows, shared, position)
     if shared.basis is None:
-        total = (weight * missing) @ design
+        total = (weight * residuals) @ design
     else:
-        total = (design.T @ (weight[:, None] * missing)).ravel() @ shared.basis
-    return shared.tilt - position - total / len(weight)
+        total = (design.T @ (weight[:, None] * residuals)).ravel() @ shared.basis
+    return shared.center_gradient - position - total / len(weight)
 
 
-class Lines(NamedTuple):
-    """Straight lines for the mean of each row, and the coordinates they make."""
+class LinearSurrogate(NamedTuple):
+    """Linear surrogates of the mean of each row, and the coordinates that they define."""
 
     center: np.ndarray
-    """$c$, (axes, columns)."""
+    """$c$, (columns, outputs)."""
     value: np.ndarray
     slope: np.ndarray
     """$a$ and $b$: (rows,), or (rows, classes) and (rows, classes, classes)."""
     basis: np.ndarray
     """$M$."""
-    tilt: np.ndarray
+    center_gradient: np.ndarray
     """$t$."""
 
 
-def draw_lines(
-    design: np.ndarray, labels: np.ndarray, precision: np.ndarray, places: np.ndarray
-) -> Lines:
-    """Average the mean of each row and its derivative over places.
+def fit_surrogate(
+    design: np.ndarray, labels: np.ndarray, precision: np.ndarray, points: np.ndarray
+) -> LinearSurrogate:
+    """Average the mean of each row and its derivative over points.
 
     Parameters
     ----------
     design
-        (rows, axes).
+        (rows, columns).
     labels
         0, 1, …
     precision
-        Of the prior, one per axis.
-    places
-        (places, axes, columns); one alone gives tangents.
+        Prior precision of each column's coefficients.
+    points
+        Coefficients, (points, columns, outputs); a single point gives tangents.
     """
-    center = places.mean(0)
-    columns = center.shape[1]
-    if columns == 1:
-        each = [expit(design @ place[:, 0]) for place in places]
-        value, slope = np.mean(each, axis=0), np.mean([p * (1 - p) for p in each], axis=0)
+    center = points.mean(0)
+    num_outputs = center.shape[1]
+    if num_outputs == 1:
+        means = [expit(design @ point[:, 0]) for point in points]
+        value, slope = np.mean(means, axis=0), np.mean([p * (1 - p) for p in means], axis=0)
         curvature = (design.T * slope) @ design
         misfit = (labels - value)[:, None]
     else:
-        value, slope = np.zeros((len(design), columns)), np.zeros((len(design), columns, columns))
-        for place in places:
-            p = softmax(design @ place, axis=1)
-            value += p / len(places)
-            slope -= p[:, :, None] * p[:, None, :] / len(places)
-        slope[:, range(columns), range(columns)] += value
-        blocks = np.zeros((len(precision), columns, len(precision), columns))
-        for k in range(columns):
-            for j in range(k + 1):
-                blocks[:, k, :, j] = blocks[:, j, :, k] = (design.T * slope[:, k, j]) @ design
-        curvature = blocks.reshape(center.size, center.size)
-        misfit = np.eye(columns)[labels] - value
-    values, vectors = np.linalg.eigh(curvature + np.diag(np.repeat(precision, columns)))
+        value = np.zeros((len(design), num_outputs))
+        slope = np.zeros((len(design), num_outputs, num_outputs))
+        for point in points:
+            p = softmax(design @ point, axis=1)
+            value += p / len(points)
+            slope -= p[:, :, None] * p[:, None, :] / len(points)
+        slope[:, range(num_outputs), range(num_outputs)] += value
+        curvature = weighted_block_gram(design, slope)
+        misfit = np.eye(num_outputs)[labels] - value
+    values, vectors = np.linalg.eigh(curvature + np.diag(np.repeat(precision, num_outputs)))
     basis = vectors * values**-0.5
-    slope_there = design.T @ misfit - precision[:, None] * center
-    return Lines(center, value, slope, basis, slope_there.ravel() @ basis)
+    center_gradient = design.T @ misfit - precision[:, None] * center
+    return LinearSurrogate(center, value, slope, basis, center_gradient.ravel() @ basis)
 
 
-def on_device(design: np.ndarray, lines: Lines) -> UrnBatches:
-    """Put the target into single precision, with all rows in every batch."""
-    center, columns, basis = design @ lines.center, lines.center.shape[1], None
-    if columns == 1:  # the last change of variables is folded into the rows
-        design, center = design @ lines.basis, center[:, 0]
-    fill = FILL if len(design) <= SMALL else 1
-    design = padded(design, fill, COLUMNS)
-    size = design.shape[1] * columns
-    if columns > 1:
-        basis = padded(lines.basis, size, size)
-    rows = [padded(x, fill, *x.shape[1:]) for x in (center, lines.value, lines.slope)]
-    rows = (design, *rows, np.full(len(design), len(design)))
-    shared = Shared(padded(lines.tilt, size), basis)
+def full_batches(design: np.ndarray, surrogate: LinearSurrogate) -> ImportanceBatches:
+    """Return the data in single precision on the device, with all rows in every batch."""
+    logits, num_outputs = design @ surrogate.center, surrogate.center.shape[1]
+    basis = None
+    if num_outputs == 1:  # multiply the rows by the basis once, instead of at every step
+        design, logits = design @ surrogate.basis, logits[:, 0]
+    multiple = ROW_MULTIPLE if len(design) <= MAX_FULL_BATCH else 1
+    design = pad_to_multiples(design, multiple, COLUMN_MULTIPLE)
+    size = design.shape[1] * num_outputs
+    if num_outputs > 1:
+        basis = pad_to_multiples(surrogate.basis, size, size)
+    logits, value, slope = (
+        pad_to_multiples(x, multiple, *x.shape[1:])
+        for x in (logits, surrogate.value, surrogate.slope)
+    )
+    rows = SurrogateRows(design, logits, value, slope, np.full(len(design), len(design)))
+    shared = SharedTerms(pad_to_multiples(surrogate.center_gradient, size), basis)
     rows, shared = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (rows, shared))
-    return UrnBatches(rows, shared, None, len(design))
+    return ImportanceBatches(rows, shared, None, len(design))

@@ -1,4 +1,4 @@
-"""How to sample a logistic regression: step size and batches, from what typical places look like."""
+"""Step size and batches of a logistic regression, chosen at typical positions."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,105 +7,112 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isotherm.batches.importance import UrnBatches
+from isotherm.batches.importance import ImportanceBatches
 from isotherm.coordinates.natural import LARGEST_STEP
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.diagnostics.noise import gradient_noise
-from isotherm.estimators.logistic_surrogate import SMALL, gradient, remainder
+from isotherm.estimators.logistic_surrogate import MAX_FULL_BATCH, gradient, surrogate_residuals
 from isotherm.types import Key
 
-STIFFEST = 0.5
-r"""Largest step in units of the stiffest direction, $h\sqrt\lambda$, at a typical place."""
-NOISE = 0.05
-r"""What the noise of a batch may add to the friction, which is 1: $h\sigma^2/2$ in every direction."""
-TICKETS = 8
-"""In the urn, per row; at least one is the row's own."""
-TRIAL = 128
-"""Rows of a batch whose noise is measured."""
+MAX_STEP_TIMES_FREQUENCY = 0.5
+r"""Largest $h\sqrt\lambda$, where $\lambda$ is the largest curvature at a typical position."""
+MAX_NOISE_FRICTION = 0.05
+r"""Largest friction $h\sigma^2/2$ that gradient noise may add in any direction to that of 1."""
+MEAN_MULTIPLICITY = 8
+"""Approximate mean multiplicity of a row."""
+TRIAL_BATCH_SIZE = 128
+"""Batch size at which the gradient noise is measured."""
 
 
-def choose_step(whole: UrnBatches, places: np.ndarray) -> float:
-    """Choose a step size that suits the stiffest direction at the median place."""
-    stiffness = float(np.median([_stiffness(whole, place) for place in places[:8]]))
-    return _coarse(STIFFEST * stiffness**-0.5)
+def choose_step_size(full: ImportanceBatches, positions: np.ndarray) -> float:
+    """Return a step size for the median over positions of the largest curvature."""
+    curvature = float(np.median([_largest_curvature(full, each) for each in positions[:8]]))
+    return _round_step_size(MAX_STEP_TIMES_FREQUENCY * curvature**-0.5)
 
 
 def choose_batches(
-    whole: UrnBatches, places: np.ndarray, step_size: float, batch_size: int | None
-) -> tuple[UrnBatches, float]:
-    """Choose batches, and shorten the step if the noise of those that were asked for wants it.
+    full: ImportanceBatches, positions: np.ndarray, step_size: float, batch_size: int | None
+) -> tuple[ImportanceBatches, float]:
+    """Return batches and a step size that is small enough for their gradient noise.
 
     Parameters
     ----------
-    whole
+    full
         The target with all rows in every batch.
-    places
+    positions
         Typical positions.
     step_size
-        What the dynamics allow.
+        The largest step size that the curvature allows.
     batch_size
-        Rows per step; by default all if there are few, and otherwise as few as the noise allows.
+        Rows per step; by default all if there are few, otherwise as few as the gradient noise
+        allows.
     """
-    if whole.batch_size <= (SMALL if batch_size is None else batch_size):
-        return whole, step_size
-    trial = _urn(whole, places, TRIAL if batch_size is None else int(batch_size))
-    noise = float(np.max(_noise(trial, places[:8])))
-    chosen = trial.batch_size
+    if full.batch_size <= (MAX_FULL_BATCH if batch_size is None else batch_size):
+        return full, step_size
+    trial_size = TRIAL_BATCH_SIZE if batch_size is None else int(batch_size)
+    trial = _importance_batches(full, positions, trial_size)
+    noise = float(np.max(_noise_variance(trial, positions[:8])))
+    chosen_size = trial_size
     if batch_size is None:
-        wanted = TRIAL * noise * step_size / (2 * NOISE)
-        chosen = 2 ** int(np.ceil(np.log2(max(wanted, 32))))
-        noise *= TRIAL / chosen
-    if 2 * chosen >= whole.batch_size:
-        return whole, step_size
-    return replace(trial, batch_size=chosen), min(step_size, _coarse(10 * NOISE / noise))
+        sufficient = TRIAL_BATCH_SIZE * noise * step_size / (2 * MAX_NOISE_FRICTION)
+        chosen_size = 2 ** int(np.ceil(np.log2(max(sufficient, 32))))
+        noise *= TRIAL_BATCH_SIZE / chosen_size
+    if 2 * chosen_size >= full.batch_size:
+        return full, step_size
+    batches = replace(trial, batch_size=chosen_size)
+    return batches, min(step_size, _round_step_size(10 * MAX_NOISE_FRICTION / noise))
 
 
-def _coarse(step_size: float) -> float:
-    """Round down to the largest step over a power of √2: similar problems share a program."""
+def _round_step_size(step_size: float) -> float:
+    """Round down to `LARGEST_STEP` over a power of √2, so that similar problems share a program."""
     halvings = np.ceil(2 * np.log2(LARGEST_STEP / step_size) - 1e-6)
     return float(LARGEST_STEP * 2 ** (-0.5 * max(halvings, 0.0)))
 
 
 @jax.jit
-def _stiffness(whole: UrnBatches, place: jax.Array) -> jax.Array:
-    """Find the largest curvature at a place, by power iteration."""
+def _largest_curvature(full: ImportanceBatches, position: jax.Array) -> jax.Array:
+    """Return the largest eigenvalue of the Hessian at a position, by power iteration."""
 
-    def uphill(position: jax.Array) -> jax.Array:
-        return gradient(position, (whole.rows, whole.shared))
+    def curvature_times(vector: jax.Array) -> jax.Array:
+        def full_gradient(position: jax.Array) -> jax.Array:
+            return gradient(position, (full.rows, full.shared))
 
-    def times(direction: jax.Array) -> jax.Array:
-        return -jax.jvp(uphill, (place,), (direction,))[1]
+        return -jax.jvp(full_gradient, (position,), (vector,))[1]
 
-    return largest_eigenvalue(times, jnp.ones_like(place), 20)
+    return largest_eigenvalue(curvature_times, jnp.ones_like(position), 20)
 
 
 @jax.jit
-def _noise(batches: UrnBatches, places: jax.Array) -> jax.Array:
-    """Measure the variance of the gradient over batches, averaged over places."""
+def _noise_variance(batches: ImportanceBatches, positions: jax.Array) -> jax.Array:
+    """Return the variance of the gradient over batches, averaged over positions."""
 
-    def batch(key: Key) -> Any:
+    def draw_batch(key: Key) -> Any:
         return batches.batch(key, jnp.zeros((), jnp.int32))
 
-    def at(place: jax.Array) -> jax.Array:
-        return gradient_noise(jax.random.key(0), gradient, place, batch, 100)
+    def variance(position: jax.Array) -> jax.Array:
+        return gradient_noise(jax.random.key(0), gradient, position, draw_batch, 100)
 
-    return jnp.mean(jax.vmap(at)(places), axis=0)
+    return jnp.mean(jax.vmap(variance)(positions), axis=0)
 
 
-def _urn(whole: UrnBatches, places: np.ndarray, batch_size: int) -> UrnBatches:
-    """Give rows tickets in proportion to what they add to the gradient at typical places."""
+def _importance_batches(
+    full: ImportanceBatches, positions: np.ndarray, batch_size: int
+) -> ImportanceBatches:
+    """Return batches with multiplicities in proportion to the rows' typical gradients."""
     squares = sum(
-        np.asarray(_squares(whole, place), np.float64) for place in places[:16].astype(np.float32)
+        np.asarray(_squared_residuals(full, position), np.float64)
+        for position in positions[:16].astype(np.float32)
     )
-    *rows, _ = whole.rows
-    share = np.sqrt(squares) * np.linalg.norm(rows[0], axis=1)
-    tickets = 1 + np.floor((TICKETS - 1) * len(share) * share / share.sum()).astype(np.int64)
-    weight = jnp.asarray(tickets.sum() / tickets, jnp.float32)
-    urn = jnp.asarray(np.repeat(np.arange(len(tickets)), tickets), jnp.int32)
-    return UrnBatches((*rows, weight), whole.shared, urn, batch_size)
+    contribution = np.sqrt(squares) * np.linalg.norm(full.rows.design, axis=1)
+    extra = (MEAN_MULTIPLICITY - 1) * len(contribution) * contribution / contribution.sum()
+    multiplicity = 1 + np.floor(extra).astype(np.int64)
+    weight = jnp.asarray(multiplicity.sum() / multiplicity, jnp.float32)
+    repeated = jnp.asarray(np.repeat(np.arange(len(multiplicity)), multiplicity), jnp.int32)
+    return ImportanceBatches(full.rows._replace(weight=weight), full.shared, repeated, batch_size)
 
 
 @jax.jit
-def _squares(whole: UrnBatches, place: jax.Array) -> jax.Array:
-    missing = remainder(whole.rows, whole.shared, place) ** 2
-    return missing if missing.ndim == 1 else jnp.sum(missing, axis=1)
+def _squared_residuals(full: ImportanceBatches, position: jax.Array) -> jax.Array:
+    """Return the squared residual of each row's surrogate, summed over classes."""
+    squares = surrogate_residuals(full.rows, full.shared, position) ** 2
+    return squares if squares.ndim == 1 else jnp.sum(squares, axis=1)

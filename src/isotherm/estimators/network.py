@@ -11,23 +11,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotherm import random
 from isotherm.diagnostics.predictions import posterior_predictive
-from isotherm.estimators.base import LabelledRows, ThermostatEstimator
-from isotherm.estimators.network_posterior import NetworkTarget, Shape, network_target
-from isotherm.loop.run import Run
+from isotherm.estimators.base import BayesianEstimator, ClassLabelsMixin
+from isotherm.estimators.network_posterior import MLPModel, NetworkTarget, Predict, network_target
+from isotherm.estimators.sampling import Draws
 from isotherm.models.networks import ACTIVATIONS
 
-WATCHED_ROWS = 50
+CONVERGENCE_ROWS = 50
+"""R-hat is computed of the outputs for this many rows."""
 
 
-class _BayesianMLP(ThermostatEstimator):
-    """What classifier and regressor share."""
+class BayesianMLP(BayesianEstimator):
+    """Base class of the two networks: settings, standardised features and averaged predictions."""
 
-    hidden_layer_sizes: tuple[int, ...]
-    activation: str
-    batch_size: int | None
-    _shape: Shape
-    _longest_thinning, _longest_burn_in = 100, 5000
-    """With a short step, time is cut to what can be afforded."""
+    _model: MLPModel
+    _max_thin, _max_burn_in = 100, 5000
 
     def __init__(
         self,
@@ -44,23 +41,18 @@ class _BayesianMLP(ThermostatEstimator):
         verbose: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
+        super().__init__(
+            prior_variance, num_draws, num_chains, thin, burn_in, random_state, verbose, checkpoint
+        )
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
-        self.prior_variance = prior_variance
-        self.num_draws = num_draws
-        self.num_chains = num_chains
-        self.thin = thin
-        self.burn_in = burn_in
         self.batch_size = batch_size
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
-    def __sklearn_tags__(self) -> Any:
-        """Take back that sparse rows are welcome."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False
-        return tags
+    @property
+    def draws_(self) -> Draws:
+        """Draws of weights and biases by name, with leading axes `(chain, draw)`."""
+        check_is_fitted(self)
+        return self._model.to_parameters(self._run.draws)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -74,82 +66,94 @@ class _BayesianMLP(ThermostatEstimator):
                 f"`activation` must be one of {tuple(ACTIVATIONS)}, got {self.activation!r}."
             )
 
-    def _add(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
         if data is None:
             return X.copy(), y
         return np.vstack([data[0], X]), np.concatenate([data[1], y])
 
-    def _target_of(self, X: np.ndarray, y: np.ndarray, num_outputs: int, classes: bool) -> Any:
-        self._center, self._unit = X.mean(0), _unit(X)
+    def _transfer_state(self, target: Any) -> Any:
+        """Return the state as it is: coordinates do not depend on the data."""
+        return self._run.state
+
+    def _network_target(
+        self, X: np.ndarray, y: np.ndarray, num_outputs: int, classification: bool
+    ) -> NetworkTarget:
+        self._feature_means, self._feature_scales = X.mean(0), _positive_sds(X)
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
-        self._shape = Shape(sizes, self.activation, float(self.prior_variance), classes)
+        prior_variance = float(self.prior_variance)
+        self._model = MLPModel(sizes, self.activation, prior_variance, classification)
         key = random.fold(jax.random.key(self._seed), 7)
-        return network_target(key, self._shape, self._standardised(X), y, self.batch_size)
+        return network_target(key, self._model, self._standardize(X), y, self.batch_size)
 
-    def _standardised(self, X: np.ndarray) -> np.ndarray:
-        return (X - self._center) / self._unit
+    def _standardize(self, X: np.ndarray) -> np.ndarray:
+        return (X - self._feature_means) / self._feature_scales
 
-    def _watched(self, run: Run) -> Any:
-        """Watch outputs of some rows: weights of a network mean nothing by themselves."""
-        x = jnp.asarray(self._standardised(self._data[0][:WATCHED_ROWS]), jnp.float32)
-        outputs = jax.jit(jax.vmap(jax.vmap(lambda w: self._shape.apply(w, x))))
-        return np.asarray(outputs(run.draws))
+    def _convergence_draws(self) -> Any:
+        """Return draws of the outputs for some rows: weights need not agree between chains."""
+        x = jnp.asarray(self._standardize(self._data[0][:CONVERGENCE_ROWS]), jnp.float32)
+        outputs = jax.jit(jax.vmap(jax.vmap(lambda w: self._model.apply(w, x))))
+        return np.asarray(outputs(self._run.draws))
 
-    def _set_means(self) -> None:
-        """Have no means of weights."""
-
-    def _average(self, X: Any) -> Any:
+    def _average_predictions(self, X: Any) -> Any:
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        x = jnp.asarray(self._standardised(X), jnp.float32)
-        return posterior_predictive(self._shape.predict, self.draws_["weights"], x)
+        x = jnp.asarray(self._standardize(X), jnp.float32)
+        return posterior_predictive(Predict(self._model), self._run.draws, x)
 
 
-class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
-    r"""A feed-forward network whose class probabilities are averaged over the posterior of its weights.
+class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
+    r"""A feed-forward network with class probabilities averaged over the posterior of its weights.
 
-    Features are standardised. Weights of a layer with $n$ inputs have the prior $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, so
-    that outputs are of order $\sqrt v$ whatever the widths (`isotherm.estimators.network_posterior` has the mathematics).
+    Features are standardised. Weights of a layer with $n$ inputs have the prior
+    $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, so that outputs are of order $\sqrt v$ for any
+    widths (`isotherm.estimators.network_posterior` has the mathematics).
 
-    Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
-    used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a
-    thermostat absorbs its average; predictions come out too wide among the data and too narrow beyond (`isotherm run network-exact`).
+    The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
+    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512
+    leave an error: in a network the gradient noise depends on the weights, and a thermostat absorbs
+    only its average, so that predictive sds are too large among the data and too small beyond them
+    (`isotherm run network-exact`).
 
     Parameters
     ----------
     hidden_layer_sizes
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation
         `"tanh"`, `"relu"` or `"sigmoid"`.
     prior_variance
         $v$.
     num_draws
-        Draws to keep of each chain.
+        Draws per chain.
     num_chains
-        Independent chains.
+        Number of independent chains.
     thin
-        Steps from one draw to the next; by default two units of time, at most 100.
+        Steps between draws; by default two units of time, at most 100 steps.
     burn_in
-        Steps before the first draw; by default fifty units of time, at most 5000.
+        Steps before the first draw; by default fifty units of time, at most 5000 steps.
     batch_size
-        Rows per step; by default all of up to 2048, otherwise 512.
+        Rows per step; by default all of up to 2048 rows, otherwise 512.
     random_state
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
     checkpoint
-        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
+        A folder in which the state of a run is saved. An interrupted fit resumes from it when it is
+        repeated with the same rows, settings and `random_state`; the result is the same, bit for
+        bit.
 
     Attributes
     ----------
     classes_
-        The labels.
+        Labels of the classes.
     draws_
-        Draws of the `weights`, flat, with leading axes `(chain, draw)`.
+        Draws by name, with leading axes `(chain, draw)`: `"weights_1"` (chain, draw, inputs, units)
+        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer.
+        They act on standardised features. Computed from the state of the chains at each access.
     diagnostics_
-        Temperatures, step size, divergences; R-hat is that of weights, which in a network need not agree.
+        Temperatures, step size and divergences. R-hat and effective sample sizes are those of
+        weights, which need not agree between chains: hidden units can be permuted.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------
@@ -161,65 +165,78 @@ class BayesianMLPClassifier(LabelledRows, ClassifierMixin, _BayesianMLP):
     """
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Compute the probability of each class, averaged over draws: (rows, classes)."""
-        probabilities = np.asarray(self._average(X), np.float64)
+        """Return the probability of each class, averaged over draws: (rows, classes)."""
+        probabilities = np.asarray(self._average_predictions(X), np.float64)
         return probabilities / probabilities.sum(1, keepdims=True)
 
-    def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=fresh)
-        return X, self._numbered(y, fresh, classes)
+    def _set_fitted_attributes(self) -> None:
+        """Set nothing: a network has no posterior mean of its weights."""
 
-    def _make_target(self, data: Any) -> NetworkTarget:
+    def _validate_rows(self, X: Any, y: Any, reset: bool, classes: Any) -> tuple[Any, np.ndarray]:
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        return X, self._encode_labels(y, reset, classes)
+
+    def _build_target(self, data: Any) -> NetworkTarget:
         X, y = data
-        return self._target_of(X, y, len(self.classes_), classes=True)
+        return self._network_target(X, y, len(self.classes_), classification=True)
 
 
-class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
-    r"""A feed-forward network whose predictions are averaged over the posterior of its weights and noise.
+class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
+    r"""A feed-forward network with predictions averaged over the posterior of weights and noise.
 
-    Features and target are standardised. Weights of a layer with $n$ inputs have the prior $\mathcal N(0, v/n)$, biases
-    $\mathcal N(0, v)$, and the noise is $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation
+    Features and target are standardised. Weights of a layer with $n$ inputs have the prior
+    $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, and the noise has
+    $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation
     (`isotherm.estimators.network_posterior` has the mathematics).
 
-    Sampled by mSGNHT-S at temperature 1, with a step size that is found on the way; there is nothing to tune. Up to 2048 rows are
-    used all at every step. With more, batches of 512 leave an error: in a network gradient noise depends on the weights, and a
-    thermostat absorbs its average; predictions come out too wide among the data and too narrow beyond (`isotherm run network-exact`).
+    The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
+    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512
+    leave an error: in a network the gradient noise depends on the weights, and a thermostat absorbs
+    only its average, so that predictive sds are too large among the data and too small beyond them
+    (`isotherm run network-exact`).
 
     Parameters
     ----------
     hidden_layer_sizes
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation
         `"tanh"`, `"relu"` or `"sigmoid"`.
     prior_variance
         $v$.
     num_draws
-        Draws to keep of each chain.
+        Draws per chain.
     num_chains
-        Independent chains.
+        Number of independent chains.
     thin
-        Steps from one draw to the next; by default two units of time, at most 100.
+        Steps between draws; by default two units of time, at most 100 steps.
     burn_in
-        Steps before the first draw; by default fifty units of time, at most 5000.
+        Steps before the first draw; by default fifty units of time, at most 5000 steps.
     batch_size
-        Rows per step; by default all of up to 2048, otherwise 512.
+        Rows per step; by default all of up to 2048 rows, otherwise 512.
     random_state
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
         Whether to show a progress bar.
     checkpoint
-        A folder: a fit that is cut goes on from there when the same one is asked for again, with the same `random_state`, bit for bit.
+        A folder in which the state of a run is saved. An interrupted fit resumes from it when it is
+        repeated with the same rows, settings and `random_state`; the result is the same, bit for
+        bit.
 
     Attributes
     ----------
     noise_variance_
         Posterior mean of $\sigma^2$.
     draws_
-        Draws of the `weights`, flat (the last is $\log\sigma$), with leading axes `(chain, draw)`.
+        Draws by name, with leading axes `(chain, draw)`: `"weights_1"` (chain, draw, inputs, units)
+        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer.
+        They map standardised features to the standardised target. `"noise_variance"` (chain, draw)
+        is $\sigma^2$ in squared units of the target. Computed from the state of the chains at each
+        access.
     diagnostics_
-        Temperatures, step size, divergences; R-hat is that of weights, which in a network need not agree.
+        Temperatures, step size and divergences. R-hat and effective sample sizes are those of
+        weights, which need not agree between chains: hidden units can be permuted.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------
@@ -235,37 +252,47 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
     noise_variance_: float
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        r"""Predict the mean of each row and, if asked, its standard deviation.
+        r"""Predict the mean of each row and, optionally, its standard deviation.
 
         Parameters
         ----------
         X
             (rows, features).
         return_std
-            Whether to return a pair. The second is the standard deviation of a new observation: the
-            variance of $f(x)$ over draws, plus the mean of $\sigma^2$, under the root.
+            Whether to return a pair `(mean, sd)`, where `sd` is the standard deviation of a new
+            observation: the square root of the variance of $f(x)$ over draws plus the mean of
+            $\sigma^2$.
         """
-        mean, square = (np.asarray(part, np.float64) for part in self._average(X))
+        mean, square = (np.asarray(part, np.float64) for part in self._average_predictions(X))
         if not return_std:
-            return self._shift + self._scale * mean
-        variance = np.maximum(square - mean**2, 0) * self._scale**2
-        return self._shift + self._scale * mean, np.sqrt(variance + self.noise_variance_)
+            return self._target_mean + self._target_scale * mean
+        variance = np.maximum(square - mean**2, 0) * self._target_scale**2
+        return self._target_mean + self._target_scale * mean, np.sqrt(
+            variance + self.noise_variance_
+        )
 
-    def _validate(self, X: Any, y: Any, fresh: bool, classes: Any) -> tuple[Any, np.ndarray]:
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=fresh)
+    def _validate_rows(self, X: Any, y: Any, reset: bool, classes: Any) -> tuple[Any, np.ndarray]:
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
         return X, np.asarray(y, np.float64)
 
-    def _make_target(self, data: Any) -> NetworkTarget:
+    @property
+    def draws_(self) -> Draws:
+        """Draws of weights, biases and noise variance, with leading axes `(chain, draw)`."""
+        draws = super().draws_
+        return draws | {"noise_variance": draws["noise_variance"] * self._target_scale**2}
+
+    def _build_target(self, data: Any) -> NetworkTarget:
         X, y = data
-        self._shift, self._scale = y.mean(), float(_unit(y))
-        return self._target_of(X, (y - self._shift) / self._scale, 1, classes=False)
+        self._target_mean, self._target_scale = y.mean(), float(_positive_sds(y))
+        y = (y - self._target_mean) / self._target_scale
+        return self._network_target(X, y, 1, classification=False)
 
-    def _set_means(self) -> None:
-        log_noise = np.asarray(self.draws_["weights"][..., -1], np.float64)
-        self.noise_variance_ = float(np.exp(2 * log_noise).mean()) * self._scale**2
+    def _set_fitted_attributes(self) -> None:
+        noise = self._model.noise_variance(self._run.draws)
+        self.noise_variance_ = float(noise.mean()) * self._target_scale**2
 
 
-def _unit(values: np.ndarray) -> np.ndarray:
-    """Give standard deviations, 1 where there is none."""
-    deviation = values.std(0)
-    return np.where(deviation > 1e-12 * np.abs(values).max(0, initial=1e-300), deviation, 1.0)
+def _positive_sds(values: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of each column, or 1 where it is 0."""
+    sd = values.std(0)
+    return np.where(sd > 1e-12 * np.abs(values).max(0, initial=1e-300), sd, 1.0)

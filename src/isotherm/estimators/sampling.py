@@ -1,7 +1,8 @@
-r"""The sampler behind all estimators: mSGNHT-S in natural coordinates.
+"""The sampler of all estimators: mSGNHT-S in natural coordinates.
 
-Where the curvature is 1 the same settings fit every problem: diffusion 1, thermostat mass 10, a step of
-at most 0.1. Two units of time later a draw has nearly forgotten the last one, and fifty make a burn-in.
+Where the curvature is 1 the same settings suit every problem: diffusion 1, thermostat mass 10, and
+a step size of at most 0.1. Draws two units of time apart are nearly independent, and fifty units
+are a sufficient burn-in.
 """
 
 from functools import lru_cache
@@ -18,16 +19,15 @@ from isotherm.samplers.msgnht import msgnht
 from isotherm.types import BatchPolicy, GradFn, Key, Sampler
 
 THINNING_TIME, BURN_IN_TIME = 2.0, 50.0
-LONGEST = 2**31 - 1
-"""Steps; as good as no bound."""
-
+NO_LIMIT = 2**31 - 1
+"""A number of steps that is never reached."""
 
 Draws = dict[str, np.ndarray]
-"""Arrays by the names of the attributes, with leading axes `(chain, draw)`."""
+"""Draws of parameters by name, with leading axes `(chain, draw)`."""
 
 
 class Target(Protocol):
-    """A posterior in natural coordinates: all that a run needs to know, and the way back."""
+    """A posterior in natural coordinates, with the map to the parameters of the model."""
 
     @property
     def batches(self) -> BatchPolicy:
@@ -36,25 +36,21 @@ class Target(Protocol):
 
     @property
     def gradient(self) -> GradFn:
-        """The gradient of the log density; the same function for all data, so that it compiles once."""
+        """Gradient of the log density; the same object for all data, so that it compiles once."""
         ...
 
     @property
     def step_size(self) -> float:
-        """The step size."""
+        """Step size of the sampler."""
         ...
 
     @property
     def dimension(self) -> int:
-        """How many numbers a position has."""
+        """Length of a position."""
         ...
 
-    def read(self, draws: np.ndarray) -> Draws:
-        """Turn draws in natural coordinates into draws of coefficients."""
-        ...
-
-    def locate(self, draws: Draws) -> np.ndarray:
-        """Find the natural coordinates of coefficients."""
+    def to_parameters(self, positions: np.ndarray) -> Draws:
+        """Convert draws of positions, (chain, draw, dimension), to draws of parameters."""
         ...
 
 
@@ -69,26 +65,28 @@ def run_chains(
     state: Any = None,
     verbose: bool = False,
     checkpoint: Path | None = None,
-    longest_thinning: int = LONGEST,
-    longest_burn_in: int = LONGEST,
+    max_thin: int = NO_LIMIT,
+    max_burn_in: int = NO_LIMIT,
 ) -> Run:
-    """Run chains from the origin, or go on from a state.
+    """Run chains from the origin, or continue from a state.
 
     Parameters
     ----------
-    key, num_draws, num_chains, thin, burn_in, state, checkpoint
-        As in `isotherm.sample`; thinning and burn-in have defaults in units of time.
+    key, num_draws, num_chains, state, checkpoint
+        As in `isotherm.sample`.
     target
-        What to sample.
+        The posterior to sample.
+    thin, burn_in
+        As in `isotherm.sample`; by default 2 and 50 units of time.
     verbose
-        Whether to show progress.
-    longest_thinning, longest_burn_in
-        Steps; bounds on the defaults.
+        Whether to show a progress bar.
+    max_thin, max_burn_in
+        Upper bounds on the defaults of `thin` and `burn_in`, in steps.
     """
     if thin is None:
-        thin = min(max(1, round(THINNING_TIME / target.step_size)), longest_thinning)
+        thin = min(max(1, round(THINNING_TIME / target.step_size)), max_thin)
     if burn_in is None:
-        burn_in = min(round(BURN_IN_TIME / target.step_size), longest_burn_in)
+        burn_in = min(round(BURN_IN_TIME / target.step_size), max_burn_in)
     return sample(
         key,
         _sampler(target.gradient, target.step_size),
@@ -106,5 +104,5 @@ def run_chains(
 
 @lru_cache(maxsize=64)
 def _sampler(gradient: GradFn, step_size: float) -> Sampler:
-    """Make a sampler; the same one for the same settings, so that its program compiles once."""
+    """Build a sampler; equal arguments give the same object, so that its program compiles once."""
     return msgnht(gradient, step_size, DIFFUSION, thermostat_mass=THERMOSTAT_MASS)

@@ -1,4 +1,4 @@
-"""Log densities and predictions: `log_prior`, `log_likelihood`, `predict`."""
+"""Models: log priors, log likelihoods and predictions as functions of a position."""
 
 from isotherm.models.networks import Network, lenet, mlp
 

@@ -1,7 +1,7 @@
-"""Convolution and pooling, in the form that is fast where the program runs.
+"""Convolution and pooling, implemented differently on CPUs and on other devices.
 
-XLA's convolution inside a compiled loop is slow on a CPU: shifted slices and one matrix product
-do the same in a fraction of the time. Elsewhere the library's own kernels are better.
+Inside a compiled loop on a CPU, XLA's convolution is several times slower than shifted slices and
+one matrix product. On other devices XLA's own kernels are faster.
 """
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 
 def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Slide a kernel over images, where it fits entirely ("valid").
+    """Convolve images with a kernel, without padding ("valid").
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def by_patches(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Put beside every pixel its neighbours under the kernel, and take one matrix product."""
+    """Convolve by one matrix product of the kernel with all image patches."""
     height, width, channels, out = kernel.shape
     rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
     patches = [
@@ -32,13 +32,13 @@ def by_patches(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def by_xla(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve as XLA does."""
+    """Convolve by XLA's own operation."""
     return jax.lax.conv_general_dilated(
         images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def max_pool(images: jax.Array) -> jax.Array:
-    """Take the largest of every 2 x 2 pixels; rows and columns must be even in number."""
+    """Return the maximum of every 2 x 2 pixels; the numbers of rows and columns must be even."""
     n, rows, columns, channels = images.shape
     return images.reshape(n, rows // 2, 2, columns // 2, 2, channels).max(axis=(2, 4))

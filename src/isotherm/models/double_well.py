@@ -1,11 +1,12 @@
-r"""The double well: one dimension, two modes, and everything about it known.
+r"""The double well: a density in one dimension with two modes and known expectations.
 
 $$ \log\pi(\theta) = -U(\theta) - \log Z, \qquad
    U(\theta) = \tfrac1{14}(\theta + 4)(\theta + 1)(\theta - 1)(\theta - 3) + \tfrac12 $$
 
-Wells at $\theta = -2.94$ (87 % of the mass) and $\theta = 2.22$, a barrier of height 4.3 and 2.2
-between them. With a noisy gradient it is the toy problem of the thermostat literature; with either
-gradient it is where discretisation errors can be measured against exact expectations.
+The modes are at $\theta = -2.94$ (with 87 % of the mass) and $\theta = 2.22$; the barrier between
+them has a height of 4.3 and 2.2, respectively. With a noisy gradient this is the toy problem of the
+thermostat literature. Exact expectations allow to measure discretisation errors with either
+gradient.
 
 References
 ----------
@@ -24,45 +25,45 @@ from isotherm import random
 from isotherm.schedules import require_nonnegative, require_positive
 from isotherm.types import Batch, GradFn, Key
 
-# Midpoints of cells of 0.001; outside of -8 ... 8 there is less than 1e-80 of the mass.
+# Midpoints of cells of width 0.001; less than 1e-80 of the mass is outside of [-8, 8].
 _POINTS = (np.arange(-8000, 8000) + 0.5) / 1000
 
 
 def log_density(x: Any) -> Any:
-    r"""Evaluate $-U$, so up to the constant $\log Z$, at each number of an array."""
+    r"""Return $-U$, the log density up to the constant $\log Z$, elementwise."""
     return -(x + 4) * (x + 1) * (x - 1) * (x - 3) / 14 - 0.5
 
 
 def gradient(position: jax.Array, batch: Batch) -> jax.Array:
-    r"""Evaluate $-U'$ exactly; the batch plays no part."""
+    r"""Return the exact gradient $-U'$; the batch is ignored."""
     del batch
     x = position
     return -(((4 * x + 3) * x - 26) * x - 1) / 14
 
 
 def curvature(x: Any) -> Any:
-    r"""Evaluate $U''$ at each number of an array."""
+    r"""Return $U''$, elementwise."""
     return ((12 * x + 6) * x - 26) / 14
 
 
 def noisy_gradient(step_size: float | jax.Array, level: float | jax.Array = 1.0) -> GradFn:
-    r"""Make a gradient with white noise of covariance $2B$ per unit time.
+    r"""Build a gradient function with white noise of covariance $2B$ per unit time.
 
-    $h\,\hat g(\theta) = -h\,U'(\theta) + \mathcal N(0, 2Bh)$. A thermostat should settle at
-    $E[\xi] = D + B$.
+    $h\,\hat g(\theta) = -h\,U'(\theta) + \mathcal N(0, 2Bh)$. In equilibrium the mean of a
+    thermostat is $E[\xi] = D + B$.
 
     Parameters
     ----------
     step_size
-        $h$ of the sampler, one gradient per step.
+        $h$ of a sampler with one gradient per step.
     level
-        $B$; the literature has 1.
+        $B$; 1 in the literature.
 
     Examples
     --------
     >>> import jax, jax.numpy as jnp
     >>> grad_fn = noisy_gradient(step_size=0.1)
-    >>> grad_fn(jnp.zeros(3), jax.random.key(0)).shape  # the batch is a key, a fresh one each step
+    >>> grad_fn(jnp.zeros(3), jax.random.key(0)).shape  # the batch is a key, a new one each step
     (3,)
     """
     require_positive("step_size", step_size)
@@ -76,7 +77,7 @@ def noisy_gradient(step_size: float | jax.Array, level: float | jax.Array = 1.0)
 
 
 def density(grid: Any) -> np.ndarray:
-    r"""Evaluate the normalised density $e^{-U}/Z$ at the points of a grid.
+    r"""Return the normalised density $e^{-U}/Z$ at the points of a grid.
 
     Examples
     --------
@@ -90,7 +91,7 @@ def density(grid: Any) -> np.ndarray:
 def expectation(f: Callable[[np.ndarray], Any]) -> float:
     r"""Compute $\int f\,d\pi$ for a vectorised $f$.
 
-    The midpoint rule is exact to rounding where $f$ is smooth, and to $10^{-7}$ where it jumps
+    The midpoint rule is exact up to rounding for smooth $f$, and up to $10^{-7}$ for a jump
     at a multiple of 0.001.
 
     Examples

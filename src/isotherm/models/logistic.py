@@ -8,12 +8,13 @@ Multinomial, labels $y \in \{0, \dots, K - 1\}$ and one column of weights per cl
 
 $$ \log p(y \mid x, \theta) = z_y - \log\sum_k e^{z_k}, \qquad z = \theta^\top x . $$
 
-The prior is $\theta \sim \mathcal N(0, v)$, independently. Adding the same vector to every column of
-multinomial weights changes no probability: their mean over classes is distributed as a priori,
+The prior is $\theta \sim \mathcal N(0, v)$, independently. Adding the same vector to every column
+of multinomial weights changes no probability: their mean over classes is distributed as a priori,
 $\mathcal N(0, v/K)$, whatever the data say.
 
-There is no separate intercept: `with_intercept` appends a feature that is always 1. Features come
-as `as_rows` makes them, dense or sparse, with the row axis first, so that batch policies can pick rows:
+There is no separate intercept: `with_intercept` appends a feature that is always 1. Convert
+features with `as_rows`, dense or sparse; the first axis is the rows, so that batch policies can
+select rows:
 
     rows = as_rows(with_intercept(x))
     batches = isotherm.independent_batches((rows, y), batch_size=100)
@@ -27,34 +28,36 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-SPARSE_PAYS = 16
-"""Columns per number in the longest row, above which sparse rows are faster. Measured on a CPU."""
+MIN_SPARSE_RATIO = 16
+"""Sparse rows are faster if there are more columns than this times the entries of the longest row.
+Measured on a CPU."""
 
 
 class SparseRows(NamedTuple):
-    """The non-zero numbers of each row, padded to the longest row with zeros in column 0."""
+    """Non-zero entries of each row, padded to the longest row with zeros in column 0."""
 
     columns: jax.Array
-    """Their columns, (rows, longest), int32."""
+    """Column of each entry, (rows, longest), int32."""
     values: jax.Array
-    """(rows, longest)."""
+    """Value of each entry, (rows, longest)."""
 
 
 Rows = jax.Array | SparseRows
 
 
 def as_rows(x: Any, dtype: Any = np.float32) -> Rows:
-    """Put features on the device: a pytree of arrays whose first axis is the rows.
+    """Convert features to arrays on the device whose first axis is the rows.
 
-    Dense stays dense. A SciPy sparse matrix becomes `SparseRows`, unless it has so few columns that
-    dense rows are faster (a9a: 15 of 124 numbers per row, dense is ahead by a tenth to a third).
+    Dense features stay dense. A SciPy sparse matrix becomes `SparseRows`, unless it has so few
+    columns that dense rows are faster (a9a, with 15 non-zero entries of 124 per row: by a tenth to
+    a third).
 
     Parameters
     ----------
     x
         (rows, features), dense or SciPy sparse.
     dtype
-        Of the numbers.
+        Data type of the values.
 
     Examples
     --------
@@ -72,20 +75,18 @@ def as_rows(x: Any, dtype: Any = np.float32) -> Rows:
     x.sum_duplicates()
     counts = np.diff(x.indptr)
     longest = max(1, int(counts.max(initial=0)))
-    if x.shape[1] <= SPARSE_PAYS * longest:
+    if x.shape[1] <= MIN_SPARSE_RATIO * longest:
         return jnp.asarray(x.toarray())
     row = np.repeat(np.arange(x.shape[0]), counts)
-    place = np.arange(x.nnz) - x.indptr[row]
-    columns, values = (
-        np.zeros((x.shape[0], longest), np.int32),
-        np.zeros((x.shape[0], longest), dtype),
-    )
-    columns[row, place], values[row, place] = x.indices, x.data
+    rank = np.arange(x.nnz) - x.indptr[row]
+    columns = np.zeros((x.shape[0], longest), np.int32)
+    values = np.zeros((x.shape[0], longest), dtype)
+    columns[row, rank], values[row, rank] = x.indices, x.data
     return SparseRows(jnp.asarray(columns), jnp.asarray(values))
 
 
 def with_intercept(x: Any) -> Any:
-    """Append a column of ones; sparse stays sparse.
+    """Append a column of ones; a sparse matrix stays sparse.
 
     Examples
     --------
@@ -98,14 +99,14 @@ def with_intercept(x: Any) -> Any:
 
 
 def logits(weights: jax.Array, rows: Rows) -> jax.Array:
-    r"""Compute $z$, of shape (rows,) or (rows, classes)."""
+    r"""Return the logits $z$, of shape (rows,) or (rows, classes)."""
     if not isinstance(rows, SparseRows):
         return rows @ weights
     return jnp.einsum("nk,nk...->n...", rows.values, weights[rows.columns])
 
 
 def log_prior(weights: jax.Array, variance: float | jax.Array) -> jax.Array:
-    r"""Evaluate $\log\mathcal N(\theta; 0, v)$, normalised.
+    r"""Return the normalised log prior density $\log\mathcal N(\theta; 0, v)$.
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def log_prior(weights: jax.Array, variance: float | jax.Array) -> jax.Array:
 
 
 def log_likelihood(weights: jax.Array, batch: tuple[Rows, jax.Array]) -> jax.Array:
-    r"""Evaluate $\log p(y \mid x, \theta)$ of each row.
+    r"""Return $\log p(y \mid x, \theta)$ of each row.
 
     Parameters
     ----------
@@ -134,14 +135,19 @@ def log_likelihood(weights: jax.Array, batch: tuple[Rows, jax.Array]) -> jax.Arr
     if weights.ndim == 1:
         sign = 2 * labels.astype(z.dtype) - 1
         return -jax.nn.softplus(-sign * z)
-    scores = jax.nn.log_softmax(z)
+    return categorical_log_likelihood(z, labels)
+
+
+def categorical_log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return the log probability of each row's label, given logits (rows, classes)."""
+    scores = jax.nn.log_softmax(logits)
     return jnp.take_along_axis(scores, labels.astype(jnp.int32)[:, None], axis=1)[:, 0]
 
 
 def predict_proba(weights: jax.Array, rows: Rows) -> jax.Array:
-    """Compute the probability of each class, (rows, classes); binary weights give two columns.
+    """Return the probability of each class, (rows, classes), also for binary weights.
 
-    A posterior predictive probability is the mean of this over draws of the weights.
+    The mean over draws of the weights is the posterior predictive probability.
 
     Examples
     --------

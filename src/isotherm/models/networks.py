@@ -1,11 +1,12 @@
-r"""Networks as plain pytrees, with a prior over their weights and a likelihood on top.
+r"""Feed-forward and convolutional networks as pytrees, with a prior and a likelihood.
 
 $$ f(x, \theta) = W_L^\top g(\cdots g(W_1^\top x + b_1) \cdots) + b_L, \qquad
    \theta \sim \mathcal N(0, s^2) \text{ for every weight and bias.} $$
 
-`likelihood="categorical"` takes $f$ for the logits of classes 0, 1, …; `"gaussian"` for the mean of
-$y \sim \mathcal N(f, \sigma^2)$. Nothing here is needed to sample a network made elsewhere
-(`isotherm.interop`): a sampler only wants `log_likelihood` and `log_prior` of some pytree.
+With `likelihood="categorical"` the outputs $f$ are the logits of classes 0, 1, …; with `"gaussian"`
+they are the mean of $y \sim \mathcal N(f, \sigma^2)$. A network of another library
+(`isotherm.interop`) does not need this module: a sampler needs only `log_likelihood` and
+`log_prior` of a pytree.
 
     network = mlp((784, 100, 100, 10))
     grad_fn = network.gradient(data_size=60_000)
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 from isotherm import random
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.models.convolution import convolve, max_pool
+from isotherm.models.logistic import categorical_log_likelihood
 from isotherm.types import ArrayTree, Key
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -34,7 +36,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class Layer(NamedTuple):
-    """An affine map or a convolution."""
+    """Weights and bias of an affine map or a convolution."""
 
     weights: jax.Array
     """(in, out), or (row, column, channel in, channel out)."""
@@ -44,12 +46,12 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """A function with weights, a prior over them, and what its outputs mean."""
+    """A network with a prior over its weights and a likelihood of its outputs."""
 
     apply: Callable[[ArrayTree, jax.Array], jax.Array]
     """`(position, x) -> outputs`, one row per row of `x`."""
     init: Callable[[Key], ArrayTree]
-    """Draw weights to start from."""
+    """Return random initial weights."""
     likelihood: str = "categorical"
     prior_sd: float = 1.0
     """$s$."""
@@ -57,12 +59,12 @@ class Network:
     r"""$\sigma$, for a Gaussian likelihood."""
 
     def log_prior(self, position: ArrayTree) -> jax.Array:
-        r"""Evaluate $\log\mathcal N(\theta; 0, s^2)$ up to its constant."""
+        r"""Return $\log\mathcal N(\theta; 0, s^2)$ up to a constant."""
         squares = [jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(position)]
         return -0.5 / self.prior_sd**2 * jnp.sum(jnp.stack(squares))
 
     def log_likelihood(self, position: ArrayTree, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
-        r"""Evaluate $\log p(y \mid x, \theta)$ of each row of `(x, y)`."""
+        r"""Return $\log p(y \mid x, \theta)$ of each row of `(x, y)`."""
         x, y = batch
         outputs = self.apply(position, x)
         if self.likelihood == "categorical":
@@ -72,7 +74,7 @@ class Network:
         return -0.5 * jnp.sum(residual**2 + constant, axis=-1)
 
     def predict(self, position: ArrayTree, x: jax.Array) -> jax.Array:
-        """Give the probability of each class, or the mean of $y$."""
+        """Return the probability of each class, or the mean of $y$."""
         outputs = self.apply(position, x)
         return jax.nn.softmax(outputs) if self.likelihood == "categorical" else outputs
 
@@ -81,10 +83,34 @@ class Network:
         return minibatch_gradient(self.log_likelihood, self.log_prior, data_size)
 
 
-def categorical_log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Evaluate the log probability of the label of each row."""
-    scores = jax.nn.log_softmax(logits)
-    return jnp.take_along_axis(scores, labels.astype(jnp.int32)[:, None], axis=1)[:, 0]
+def affine(layer: Layer, x: jax.Array) -> jax.Array:
+    """Return the outputs of a dense layer for each row of `x`."""
+    return x @ layer.weights + layer.bias[None]
+
+
+def feed_forward(
+    layers: Sequence[Layer],
+    x: jax.Array,
+    activation: Callable[[jax.Array], jax.Array],
+    affine: Callable[[Layer, jax.Array], jax.Array] = affine,
+) -> jax.Array:
+    """Return the outputs of a feed-forward network.
+
+    Parameters
+    ----------
+    layers
+        Dense layers, the output layer last.
+    x
+        (rows, inputs).
+    activation
+        Applied after every layer but the last.
+    affine
+        `(layer, x) -> outputs` of one layer, for weights that are stored in other units.
+    """
+    *hidden, last = layers
+    for layer in hidden:
+        x = activation(affine(layer, x))
+    return affine(last, x)
 
 
 def mlp(
@@ -97,19 +123,19 @@ def mlp(
 ) -> Network:
     r"""Build a feed-forward network.
 
-    Weights start at $\mathcal N(0, 2/n_{in})$ for ReLU (He et al. 2015) and
-    $\mathcal N(0, 2/(n_{in} + n_{out}))$ otherwise (Glorot & Bengio 2010), biases at zero.
+    `init` draws weights from $\mathcal N(0, 2/n_{in})$ for ReLU (He et al. 2015) and
+    $\mathcal N(0, 2/(n_{in} + n_{out}))$ otherwise (Glorot & Bengio 2010); biases are zero.
 
     Parameters
     ----------
     sizes
-        Numbers of inputs, of hidden units layer by layer, and of outputs.
+        Number of inputs, of units of each hidden layer, and of outputs.
     activation
         `"relu"`, `"sigmoid"` or `"tanh"`.
     likelihood
         `"categorical"` or `"gaussian"`.
     prior_sd
-        $s$, of every weight and bias.
+        $s$, the prior standard deviation of every weight and bias.
     noise_sd
         $\sigma$ of a Gaussian likelihood.
 
@@ -127,16 +153,10 @@ def mlp(
     act = _activation(activation)
 
     def apply(position: Sequence[Layer], x: jax.Array) -> jax.Array:
-        *hidden, last = position
-        for weights, bias in hidden:
-            x = act(x @ weights + bias[None])
-        return x @ last.weights + last.bias[None]
+        return feed_forward(position, x, act)
 
     def init(key: Key) -> tuple[Layer, ...]:
-        shapes = pairwise(sizes)
-        return tuple(
-            _layer(random.fold(key, i), shape, activation) for i, shape in enumerate(shapes)
-        )
+        return _initial_layers(key, list(pairwise(sizes)), activation)
 
     return Network(apply, init, _likelihood(likelihood), prior_sd, noise_sd)
 
@@ -150,25 +170,25 @@ def lenet(
     activation: str = "relu",
     prior_sd: float = 1.0,
 ) -> Network:
-    """Build the paper's convolutional network, for flat rows of `side * side` pixels.
+    """Build the paper's convolutional network, for rows of `side * side` pixels.
 
-    Two layers of 5 x 5 convolutions, each followed by the activation and by pooling, then dense
+    Two 5 x 5 convolutions, each followed by the activation and 2 x 2 max pooling, then dense
     layers.
 
     Parameters
     ----------
     side
-        Rows and columns of an image, of which 4 go at each convolution and half at each pooling.
+        Number of rows and columns of an image: a convolution removes 4, pooling halves the rest.
     channels
-        Of the two convolutions.
+        Number of channels of the two convolutions.
     hidden
-        Units of the dense layers.
+        Number of units of each hidden dense layer.
     num_classes
-        How many outputs.
+        Number of outputs.
     activation
         `"relu"`, `"sigmoid"` or `"tanh"`.
     prior_sd
-        $s$, of every weight and bias.
+        $s$, the prior standard deviation of every weight and bias.
     """
     act = _activation(activation)
     first, second = channels
@@ -176,7 +196,8 @@ def lenet(
     outer = (inner - 4) / 2
     if not (outer >= 1 and outer == int(outer)):
         raise ValueError(
-            f"`side` must be 4 k + 12 for pooling to come out even, got {side}; 28 does."
+            f"`side` must be 4 k + 12 for some k >= 1 (28, for example), so that pooling divides "
+            f"evenly; got {side}."
         )
     dense = (int(outer) ** 2 * second, *hidden, num_classes)
     shapes = [(5, 5, 1, first), (5, 5, first, second), *pairwise(dense)]
@@ -184,22 +205,25 @@ def lenet(
     def apply(position: Sequence[Layer], x: jax.Array) -> jax.Array:
         x = x.reshape(-1, side, side, 1)
         for weights, bias in position[:2]:
-            # The largest of the activations is the activation of the largest, on a quarter.
+            # Activations are increasing: pooling first is the same, on a quarter of the pixels.
             x = act(max_pool(convolve(x, weights)) + bias[None, None, None])
-        x = x.reshape(x.shape[0], -1)
-        for weights, bias in position[2:-1]:
-            x = act(x @ weights + bias[None])
-        return x @ position[-1].weights + position[-1].bias[None]
+        return feed_forward(position[2:], x.reshape(x.shape[0], -1), act)
 
     def init(key: Key) -> tuple[Layer, ...]:
-        return tuple(
-            _layer(random.fold(key, i), shape, activation) for i, shape in enumerate(shapes)
-        )
+        return _initial_layers(key, shapes, activation)
 
     return Network(apply, init, "categorical", prior_sd)
 
 
-def _layer(key: Key, shape: tuple[int, ...], activation: str) -> Layer:
+def _initial_layers(
+    key: Key, shapes: Sequence[tuple[int, ...]], activation: str
+) -> tuple[Layer, ...]:
+    return tuple(
+        _initial_layer(random.fold(key, i), shape, activation) for i, shape in enumerate(shapes)
+    )
+
+
+def _initial_layer(key: Key, shape: tuple[int, ...], activation: str) -> Layer:
     *window, fan_in, fan_out = shape
     for size in window:
         fan_in, fan_out = fan_in * size, fan_out * size

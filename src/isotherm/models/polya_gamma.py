@@ -10,9 +10,10 @@ from isotherm.imports import require
 def polya_gamma(rng: np.random.Generator, tilt: np.ndarray) -> np.ndarray:
     r"""Draw from $\mathrm{PG}(1, z)$ for each number $z$ of an array.
 
-    Where $|z| > 50$ this is an inverse Gaussian distribution, up to $e^{-50}$: the Laplace transform of
-    $4\omega$ is $\cosh a/\cosh b \approx e^{a - b}$ with $a = |z|/2$ and $b = (a^2 + 2t)^{1/2}$. The package `polyagamma`
-    (2.0.2) draws everything else; it returns far too large numbers beyond $|z| = 177$, where it underflows.
+    For $|z| > 50$ this is an inverse Gaussian distribution, up to $e^{-50}$: the Laplace transform
+    of $4\omega$ is $\cosh a/\cosh b \approx e^{a - b}$ with $a = |z|/2$ and $b = (a^2 + 2t)^{1/2}$.
+    Otherwise the package `polyagamma` draws; its version 2.0.2 underflows beyond $|z| = 177$ and
+    returns far too large values.
     """
     random_polyagamma = require("polyagamma", "reference", "Pólya-Gamma sampling").random_polyagamma
     options: dict[str, Any] = {"method": "devroye", "disable_checks": True, "random_state": rng}

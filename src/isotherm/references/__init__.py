@@ -1,1 +1,1 @@
-"""Exact posteriors that samplers are measured against; production code does not import them."""
+"""Exact posteriors that samplers are compared with; production code does not import them."""

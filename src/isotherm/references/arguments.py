@@ -1,4 +1,4 @@
-"""Checks of the data and the prior that the reference posteriors share."""
+"""Argument checks shared by the reference posteriors."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from scipy import sparse
 
 
 def check_data(x: Any, y: Any) -> tuple[Any, np.ndarray]:
-    """Give float64 features (CSR in canonical form, if sparse) and labels as a vector."""
+    """Return `x` as float64 (CSR in canonical form, if sparse) and `y` as a float64 vector."""
     y = np.asarray(y, np.float64)
     if sparse.issparse(x):
         x = sparse.csr_array(x, dtype=np.float64, copy=True)
@@ -25,7 +25,7 @@ def check_data(x: Any, y: Any) -> tuple[Any, np.ndarray]:
 
 
 def prior_variances(variance: Any, x: Any) -> np.ndarray:
-    """Give the prior variance of each feature."""
+    """Return the prior variance of each feature."""
     variance = np.asarray(variance, np.float64)
     if not np.all(variance > 0):
         raise ValueError(f"`prior_variance` must be positive, got {variance}.")
@@ -35,13 +35,6 @@ def prior_variances(variance: Any, x: Any) -> np.ndarray:
             f"{variance.shape}."
         )
     return np.broadcast_to(variance, x.shape[1:])
-
-
-def require_positive(**values: float) -> None:
-    """Raise `ValueError` for the first value that is not positive."""
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"`{name}` must be positive, got {value}.")
 
 
 def as_dense(matrix: Any) -> np.ndarray:

@@ -1,8 +1,9 @@
-r"""Linear regression: posteriors in closed form, or by an integral over one variable.
+r"""Posterior of a linear regression: in closed form, or by an integral over one variable.
 
 With $y \sim \mathcal N(X\theta, \sigma^2)$ and $\theta \sim \mathcal N(0, v)$ the posterior is
 
-$$ \theta \mid y \sim \mathcal N(S X^\top y/\sigma^2,\ S), \qquad S = (X^\top X/\sigma^2 + I/v)^{-1} . $$
+$$ \theta \mid y \sim \mathcal N(S X^\top y/\sigma^2,\ S), \qquad
+   S = (X^\top X/\sigma^2 + I/v)^{-1} . $$
 """
 
 from typing import Any, NamedTuple
@@ -10,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg
 
-from isotherm.references.arguments import as_dense, check_data, prior_variances, require_positive
+from isotherm.references.arguments import as_dense, check_data, prior_variances
+from isotherm.schedules import require_positive
 
 
 class GaussianPosterior(NamedTuple):
-    """A normal distribution over weights."""
+    """A multivariate normal distribution of weights."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -23,32 +25,6 @@ class GaussianPosterior(NamedTuple):
     def sd(self) -> np.ndarray:
         """Standard deviation of each weight."""
         return np.sqrt(np.diag(self.covariance))
-
-
-class StudentPosterior(NamedTuple):
-    r"""Weights and noise of a linear regression: the normal-inverse-gamma distribution.
-
-    $\sigma^2 \sim \mathrm{IG}(a, b)$ and $\theta \mid \sigma^2 \sim \mathcal N(m, \sigma^2 S)$, so that $\theta$
-    alone is Student's $t$ with $2a$ degrees of freedom.
-    """
-
-    mean: np.ndarray
-    scale: np.ndarray
-    """$S$."""
-    noise_shape: float
-    """$a$."""
-    noise_rate: float
-    """$b$."""
-
-    @property
-    def sd(self) -> np.ndarray:
-        r"""Standard deviation of each weight: $E[\sigma^2] S_{ii}$ under the root."""
-        return np.sqrt(self.noise_mean * np.diag(self.scale))
-
-    @property
-    def noise_mean(self) -> float:
-        r"""The mean of $\sigma^2$, $b/(a - 1)$; infinite for $a \le 1$."""
-        return self.noise_rate / (self.noise_shape - 1) if self.noise_shape > 1 else np.inf
 
 
 def linear_posterior(
@@ -73,39 +49,14 @@ def linear_posterior(
     GaussianPosterior(mean=array([0.75]), covariance=array([[0.25]]))
     """
     x, y = check_data(x, y)
-    require_positive(noise_variance=noise_variance)
+    require_positive("noise_variance", noise_variance)
     precision = as_dense(x.T @ x) / noise_variance + np.diag(1 / prior_variances(prior_variance, x))
     covariance = _inverse(precision)
     return GaussianPosterior(covariance @ (x.T @ y) / noise_variance, covariance)
 
 
-def linear_posterior_unknown_noise(
-    x: Any, y: Any, prior_variance: Any, noise_shape: float, noise_rate: float
-) -> StudentPosterior:
-    r"""Compute the posterior of a linear regression whose noise variance is unknown.
-
-    The conjugate prior: $\sigma^2 \sim \mathrm{IG}(a_0, b_0)$ and $\theta \mid \sigma^2 \sim \mathcal N(0, \sigma^2 v)$.
-    Note that the weights are scaled by the noise.
-
-    Parameters
-    ----------
-    x, y
-        As in `linear_posterior`.
-    prior_variance
-        $v$, in units of the noise variance: a number, or one per feature.
-    noise_shape, noise_rate
-        $a_0$ and $b_0$.
-    """
-    x, y = check_data(x, y)
-    require_positive(noise_shape=noise_shape, noise_rate=noise_rate)
-    scale = _inverse(as_dense(x.T @ x) + np.diag(1 / prior_variances(prior_variance, x)))
-    mean = scale @ (x.T @ y)
-    misfit = y @ (y - x @ mean)  # = y'y - m'S⁻¹m
-    return StudentPosterior(mean, scale, noise_shape + len(y) / 2, noise_rate + misfit / 2)
-
-
 class MixturePosterior(NamedTuple):
-    """First two moments of a linear regression's weights and noise variance."""
+    """Posterior means and standard deviations of the weights and of the noise variance."""
 
     mean: np.ndarray
     sd: np.ndarray
@@ -116,11 +67,12 @@ class MixturePosterior(NamedTuple):
 def linear_posterior_half_cauchy(
     x: Any, y: Any, prior_variance: Any, noise_scale: float = 1.0
 ) -> MixturePosterior:
-    r"""Integrate the posterior of a linear regression whose noise has a half-Cauchy prior.
+    r"""Compute the posterior of a linear regression with a half-Cauchy prior of the noise.
 
-    $\theta \sim \mathcal N(0, v)$ and $\sigma \sim \text{half-Cauchy}(s)$, independently. Given $\sigma$ everything is Gaussian, and
-    so is the evidence, $y \sim \mathcal N(0, \sigma^2 I + X v X^\top)$; what is left is an integral over $\log\sigma^2$, taken on
-    a grid that is narrowed until it fits.
+    $\theta \sim \mathcal N(0, v)$ and $\sigma \sim \text{half-Cauchy}(s)$, independently. Given
+    $\sigma$ the posterior is Gaussian and so is the evidence,
+    $y \sim \mathcal N(0, \sigma^2 I + X v X^\top)$. The remaining integral over $\log\sigma^2$ is a
+    sum over a grid that is narrowed twice.
 
     Parameters
     ----------
@@ -130,30 +82,33 @@ def linear_posterior_half_cauchy(
         $s$.
     """
     x, y = check_data(x, y)
-    require_positive(noise_scale=noise_scale)
-    # In the eigenbasis of X v X' all terms are positive: nothing cancels, however small the noise.
+    require_positive("noise_scale", noise_scale)
+    # In the eigenbasis of X v X' all terms are positive: no cancellation, however small the noise.
     variance = prior_variances(prior_variance, x)
-    pull = as_dense(x) * variance
-    values, vectors = np.linalg.eigh(pull @ as_dense(x).T)
+    cross_covariance = as_dense(x) * variance
+    values, vectors = np.linalg.eigh(cross_covariance @ as_dense(x).T)
     values, squares = np.maximum(values, 0), (vectors.T @ y) ** 2
-    pull = vectors.T @ pull
+    cross_covariance = vectors.T @ cross_covariance
 
-    def given(log_noise: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Log density of the log noise variance; mean and variance of the weights given it."""
+    def conditional(log_noise: float) -> tuple[float, np.ndarray, np.ndarray]:
+        r"""Return the log density of $\log\sigma^2$, and mean and variance of the weights."""
         total = values + np.exp(log_noise)
         evidence = -0.5 * np.sum(np.log(total) + squares / total)
         prior = 0.5 * log_noise - np.log1p(np.exp(log_noise) / noise_scale**2)
-        mean = pull.T @ (vectors.T @ y / total)
-        return evidence + prior, mean, variance - np.sum(pull**2 / total[:, None], axis=0)
+        mean = cross_covariance.T @ (vectors.T @ y / total)
+        explained = np.sum(cross_covariance**2 / total[:, None], axis=0)
+        return evidence + prior, mean, variance - explained
 
-    center, reach = np.log(y @ y / len(y)), 40.0
-    for num in (400, 400, 400):
-        grid = np.linspace(center - reach, center + reach, num)
-        heights, means, variances = (np.array(each) for each in zip(*map(given, grid), strict=True))
-        weight = np.exp(heights - heights.max())
+    center, half_width = np.log(y @ y / len(y)), 40.0
+    for num_points in (400, 400, 400):
+        grid = np.linspace(center - half_width, center + half_width, num_points)
+        log_density, means, variances = (
+            np.array(each) for each in zip(*map(conditional, grid), strict=True)
+        )
+        weight = np.exp(log_density - log_density.max())
         weight /= weight.sum()
         center = weight @ grid
-        reach = 10 * max(np.sqrt(weight @ (grid - center) ** 2), grid[1] - grid[0])
+        half_width = 10 * max(np.sqrt(weight @ (grid - center) ** 2), grid[1] - grid[0])
     mean = weight @ means
     noise = np.exp(grid)
     return MixturePosterior(

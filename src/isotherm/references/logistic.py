@@ -1,9 +1,9 @@
-r"""Logistic regression: long runs of two samplers without discretisation bias.
+r"""Posterior of a logistic regression, from long runs of unbiased samplers.
 
-The posterior has no closed form. Two exact samplers that share no code draw from it: Pólya-Gamma Gibbs
-sampling (`isotherm.references.polya_gamma`) and Hamiltonian Monte Carlo (`isotherm.references.hmc`).
-The Monte Carlo error that remains is reported beside the numbers: `mcse_mean` and `mcse_sd`, R-hat
-and effective sample sizes.
+The posterior has no closed form. It is sampled by one of two exact samplers that share no code:
+Pólya-Gamma Gibbs sampling (`isotherm.references.polya_gamma`) and Hamiltonian Monte Carlo
+(`isotherm.references.hmc`). The remaining Monte Carlo error is reported with the results:
+`mcse_mean` and `mcse_sd`, R-hat and effective sample sizes.
 """
 
 import hashlib
@@ -13,34 +13,36 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from isotherm.diagnostics.convergence import ess, rhat
 from isotherm.io.files import atomically
-from isotherm.references.arguments import check_data, prior_variances, require_positive
-from isotherm.references.hmc import hmc, logistic_hill
+from isotherm.models.logistic_mode import logistic_log_density
+from isotherm.references.arguments import check_data, prior_variances
+from isotherm.references.hmc import LogDensityTarget, hmc
 from isotherm.references.polya_gamma import PolyaGammaGibbs
+from isotherm.schedules import require_nonnegative, require_positive
 
-_ALGORITHM = 1  # Part of the cache key: raise it when the same settings give other draws.
-LARGEST_RHAT = 1.01
+_ALGORITHM = 1  # Part of the cache key: increase it when the same settings give other draws.
+MAX_RHAT = 1.01
 METHODS = {"polya-gamma": "Pólya-Gamma Gibbs", "hmc": "Hamiltonian Monte Carlo"}
 
 
 @dataclass(frozen=True)
 class ReferencePosterior:
-    """Draws from a posterior without bias, and how far they can be trusted."""
+    """Unbiased draws from a posterior, and their Monte Carlo error."""
 
     draws: np.ndarray
     """(chain, draw, features) or (chain, draw, features, classes), float32."""
     settings: dict[str, Any]
-    """What made them; `data` is a checksum."""
+    """Arguments that determine the draws; `data` is a checksum."""
     key: str
-    """Checksum of the settings, and so of the data, the prior and the seed."""
+    """Checksum of the settings."""
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -54,7 +56,7 @@ class ReferencePosterior:
 
     @cached_property
     def ess(self) -> np.ndarray:
-        """Effective number of draws (bulk) for each weight."""
+        """Effective sample size (bulk) of each weight."""
         return ess(self.draws)
 
     @cached_property
@@ -76,11 +78,11 @@ class ReferencePosterior:
 
     @property
     def converged(self) -> bool:
-        """Whether all chains have seen the same distribution: R-hat below 1.01 everywhere."""
-        return bool(np.all(self.rhat < LARGEST_RHAT))
+        """Whether R-hat of every weight is below 1.01."""
+        return bool(np.all(self.rhat < MAX_RHAT))
 
     def summary(self) -> dict[str, Any]:
-        """Collect what is worth keeping when the draws are not, ready for JSON."""
+        """Return the settings, moments and Monte Carlo errors as values for JSON."""
         relative = self.mcse_sd / self.sd
         each = {name: getattr(self, name) for name in ("mean", "sd", "ess")}
         return {
@@ -110,7 +112,7 @@ def logistic_posterior(
     seed: int = 0,
     method: str = "polya-gamma",
     cache_dir: str | os.PathLike[str] | None = None,
-    say: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = lambda message: None,
 ) -> ReferencePosterior:
     r"""Sample the posterior of a logistic regression without bias.
 
@@ -125,27 +127,28 @@ def logistic_posterior(
     num_classes
         2 gives one weight per feature; more give a column of weights per class.
     num_chains, num_draws, burn_in
-        `num_draws` are kept from each chain; chains start apart.
+        As in `isotherm.sample`, without thinning; every chain has its own starting point.
     seed
-        Of all randomness.
+        Seed of all random numbers.
     method
-        `"polya-gamma"` (Gibbs; needs the package `polyagamma`; indifferent to how the features are
-        scaled) or `"hmc"` (on a9a 20 times as many effective draws per second; wants many chains
-        and a `burn_in` of 50).
+        `"polya-gamma"` (Gibbs sampling; needs the package `polyagamma`; its speed does not depend
+        on the scales of the features) or `"hmc"` (on a9a 20 times as many effective draws per
+        second; use many chains and a `burn_in` of 50).
     cache_dir
-        Where to keep the draws as `.npz`; the same data, prior and settings are not sampled twice.
-    say
-        Is told how far it is, now and then.
+        Folder in which draws are cached as `.npz` files, one for each combination of data, prior
+        and settings.
+    report
+        Called with a progress message from time to time.
 
     Warns
     -----
     RuntimeWarning
-        R-hat of a weight is not below 1.01: draw more.
+        If R-hat of a weight is 1.01 or more.
     """
     x, y = check_data(x, y)
-    require_positive(num_chains=num_chains, num_draws=num_draws)
-    if burn_in < 0:
-        raise ValueError(f"`burn_in` must not be negative, got {burn_in}.")
+    require_positive("num_chains", num_chains)
+    require_positive("num_draws", num_draws)
+    require_nonnegative("burn_in", burn_in)
     variance = prior_variances(prior_variance, x)
     if num_classes < 2 or not np.isin(y, np.arange(num_classes)).all():
         raise ValueError(
@@ -169,65 +172,72 @@ def logistic_posterior(
     path = None if cache_dir is None else Path(cache_dir) / f"logistic-{key[:16]}.npz"
     draws = _load(path, key)
     if draws is None:
-        make = _by_hmc if method == "hmc" else _by_gibbs
-        draws = make(x, y, variance, num_classes, num_chains, num_draws, burn_in, seed, say)
+        sampler = _sample_by_hmc if method == "hmc" else _sample_by_gibbs
+        data = _Data(x, y, variance, num_classes)
+        draws = sampler(data, num_chains, num_draws, burn_in, seed, report)
         _store(path, key, draws, settings)
     posterior = ReferencePosterior(draws, settings, key)
     if not posterior.converged:
         warnings.warn(
-            f"The reference posterior has an R-hat of {posterior.rhat.max():.3f}, which should be "
-            f"below {LARGEST_RHAT}. Raise `num_draws` or `burn_in`.",
+            f"The largest R-hat of the reference posterior is {posterior.rhat.max():.3f}, but it "
+            f"should be below {MAX_RHAT}. Increase `num_draws` or `burn_in`.",
             RuntimeWarning,
             stacklevel=2,
         )
     return posterior
 
 
-def _by_gibbs(
-    x: Any,
-    y: np.ndarray,
-    variance: np.ndarray,
-    num_classes: int,
+class _Data(NamedTuple):
+    """Checked data and prior."""
+
+    x: Any
+    y: np.ndarray
+    variance: np.ndarray
+    num_classes: int
+
+
+def _sample_by_gibbs(
+    data: _Data,
     num_chains: int,
     num_draws: int,
     burn_in: int,
     seed: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> np.ndarray:
-    gibbs = PolyaGammaGibbs(x, y, variance, num_classes)
+    gibbs = PolyaGammaGibbs(*data)
     chains = []
     for chain, stream in enumerate(np.random.SeedSequence(seed).spawn(num_chains)):
         prefix = f"Reference posterior, chain {chain + 1} of {num_chains}"
-        rng, tell = np.random.default_rng(stream), partial(_tell, say, prefix)
-        chains.append(gibbs.chain(rng, num_draws, burn_in, tell))
+
+        def report_percentage(percent: int, prefix: str = prefix) -> None:
+            report(f"{prefix}: {percent} %")
+
+        rng = np.random.default_rng(stream)
+        chains.append(gibbs.chain(rng, num_draws, burn_in, report_percentage))
     return np.stack(chains)
 
 
-def _by_hmc(
-    x: Any,
-    y: np.ndarray,
-    variance: np.ndarray,
-    num_classes: int,
+def _sample_by_hmc(
+    data: _Data,
     num_chains: int,
     num_draws: int,
     burn_in: int,
     seed: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> np.ndarray:
+    density = logistic_log_density(*data)
+    mode = density.mode()
     draws, _ = hmc(
-        logistic_hill(x, y, variance, num_classes),
+        LogDensityTarget(mode, density.curvature(mode), density.value_and_gradient),
         num_chains=num_chains,
         num_draws=num_draws,
         burn_in=burn_in,
         seed=seed,
-        say=say,
+        report=report,
     )
-    shape = (x.shape[1],) if num_classes == 2 else (x.shape[1], num_classes)
+    num_features = data.x.shape[1]
+    shape = (num_features,) if data.num_classes == 2 else (num_features, data.num_classes)
     return draws.reshape(num_chains, num_draws, *shape).astype(np.float32)
-
-
-def _tell(say: Callable[[str], None], prefix: str, percent: int) -> None:
-    say(f"{prefix}: {percent} %")
 
 
 def _round(values: Any) -> Any:
@@ -236,17 +246,17 @@ def _round(values: Any) -> Any:
 
 
 def _fingerprint(x: Any, y: np.ndarray) -> str:
-    """Digest the data; equal numbers give an equal digest, dense and sparse differ."""
+    """Return a digest of the data; equal values give equal digests, but dense and sparse differ."""
     parts = [x.indptr, x.indices, x.data] if sparse.issparse(x) else [x]
     digest = hashlib.sha256(repr((sparse.issparse(x), x.shape)).encode())
     for part in (*parts, y):
-        whole = np.issubdtype(part.dtype, np.integer)
-        digest.update(np.ascontiguousarray(part, "<i8" if whole else "<f8").tobytes())
+        is_integer = np.issubdtype(part.dtype, np.integer)
+        digest.update(np.ascontiguousarray(part, "<i8" if is_integer else "<f8").tobytes())
     return digest.hexdigest()
 
 
 def _load(path: Path | None, key: str) -> np.ndarray | None:
-    """Read draws back; anything that is not what was stored under this key counts as absent."""
+    """Read cached draws; return `None` if the file is absent, damaged or has another key."""
     if path is None or not path.is_file():
         return None
     try:
@@ -257,7 +267,7 @@ def _load(path: Path | None, key: str) -> np.ndarray | None:
 
 
 def _store(path: Path | None, key: str, draws: np.ndarray, settings: dict[str, Any]) -> None:
-    """Write draws where nobody can see half of them."""
+    """Write draws to the cache atomically: readers never see a partial file."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

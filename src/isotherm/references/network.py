@@ -1,8 +1,9 @@
-r"""A small network's posterior in double precision, for draws without bias (`models.hmc`).
+r"""The posterior of a small network in double precision, as a target of `isotherm.references.hmc`.
 
-Unlike a regression's it has many modes (hidden units can be swapped) and lies far from all of them, so no curvature at
-a mode helps. Under a prior $\mathcal N(0, s^2)$ the natural unit of every weight is $s$; trajectories of unit
-length in it take a hundred short steps.
+It has many modes (hidden units can be permuted), and its typical set is far from all of them, so
+the curvature at a mode gives no useful coordinates. Under the prior $\mathcal N(0, s^2)$ the
+natural scale of every weight is $s$; trajectories of unit length on this scale need about a hundred
+short steps.
 """
 
 from typing import Any
@@ -13,21 +14,21 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from isotherm.models.networks import Network
-from isotherm.references.hmc import Hill
+from isotherm.references.hmc import LogDensityTarget
 from isotherm.types import ArrayTree
 
 
-def network_hill(network: Network, data: Any, position: ArrayTree) -> Hill:
-    """Describe the posterior of a network given all data; weights lie flat, as `ravel_pytree` lays them.
+def network_target(network: Network, data: Any, position: ArrayTree) -> LogDensityTarget:
+    """Return the posterior of a network given all data, over weights flattened by `ravel_pytree`.
 
     Parameters
     ----------
     network
-        Whose posterior.
+        The network with its prior and likelihood.
     data
         Rows `(x, y)`.
     position
-        Where chains start.
+        Weights around which chains start.
     """
     with jax.enable_x64(True):
         data, position = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (data, position))
@@ -39,10 +40,10 @@ def network_hill(network: Network, data: Any, position: ArrayTree) -> Hill:
 
         compiled = jax.jit(jax.vmap(jax.value_and_grad(log_density)))
 
-    def evaluate(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_density_and_gradient(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with jax.enable_x64(True):
-            height, slope = compiled(jnp.asarray(points, jnp.float64))
-            return np.asarray(height), np.asarray(slope)
+            value, gradient = compiled(jnp.asarray(points, jnp.float64))
+            return np.asarray(value), np.asarray(gradient)
 
-    curvature = np.eye(start.size) / network.prior_sd**2
-    return Hill(np.asarray(start), curvature, evaluate)
+    prior_precision = np.eye(start.size) / network.prior_sd**2
+    return LogDensityTarget(np.asarray(start), prior_precision, log_density_and_gradient)

@@ -1,19 +1,22 @@
-r"""Pólya-Gamma Gibbs sampling of logistic regression: exact conditional draws, no step size.
+r"""Pólya-Gamma Gibbs sampling of logistic regression.
 
-A Pólya-Gamma variable $\omega_i$ per row makes the likelihood Gaussian in the weights. With labels 0 and 1,
-the prior $\theta \sim \mathcal N(0, v)$ and $\kappa_i = y_i - 1/2$ the two conditional distributions are
+Given a Pólya-Gamma variable $\omega_i$ for each row the likelihood is Gaussian in the weights. With
+labels 0 and 1, the prior $\theta \sim \mathcal N(0, v)$ and $\kappa_i = y_i - 1/2$ the two
+conditional distributions are
 
 $$ \omega_i \mid \theta \sim \mathrm{PG}(1, x_i^\top\theta), \qquad
-   \theta \mid \omega \sim \mathcal N(P^{-1}X^\top\kappa,\ P^{-1}), \quad P = X^\top\Omega X + I/v . $$
+   \theta \mid \omega \sim \mathcal N(P^{-1}X^\top\kappa,\ P^{-1}), \quad
+   P = X^\top\Omega X + I/v . $$
 
-For several classes one column of weights is drawn at a time: given the others, its likelihood is binary
-with the offset $c_i = \log\sum_{k \ne j} e^{x_i^\top\theta_k}$, so that $\mathrm{PG}(1, x_i^\top\theta_j - c_i)$ and
-$X^\top(\kappa + \omega c)$ replace the two. The mean over the columns, which the likelihood does not see, is
-drawn from its prior $\mathcal N(0, v/K)$ after each sweep.
+With several classes one column of weights is drawn at a time: given the others, its likelihood is
+binary with the offset $c_i = \log\sum_{k \ne j} e^{x_i^\top\theta_k}$, so that the two conditionals
+have $\mathrm{PG}(1, x_i^\top\theta_j - c_i)$ and $X^\top(\kappa + \omega c)$ instead. The
+likelihood does not depend on the mean of the columns, which is drawn from its prior
+$\mathcal N(0, v/K)$ after each sweep.
 
-The chain leaves the posterior invariant, so there is no bias, only Monte Carlo error. Rare features
-whose rows all have the same label mix slowest. One iteration on a9a (32 561 rows, 124 weights) takes 10 to
-15 ms on one core.
+The chain leaves the posterior invariant, so its only error is Monte Carlo error. Rare features
+whose rows all have the same label mix slowest. One iteration on a9a (32 561 rows, 124 weights)
+takes 10 to 15 ms on one core.
 
 References
 ----------
@@ -29,11 +32,11 @@ from scipy import linalg, sparse
 
 from isotherm.models.polya_gamma import polya_gamma
 
-_MOST_PAIRS = 2**25  # Half a gigabyte of products of two numbers of a row.
+_MAX_PAIRS = 2**25  # Half a gigabyte of products of two entries of a row.
 
 
 class PolyaGammaGibbs:
-    """The Gibbs sampler; everything that stays the same over iterations is computed once."""
+    """The Gibbs sampler, with everything that does not change between sweeps."""
 
     def __init__(self, x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int) -> None:
         self.x, self.variance, self.num_classes = x, variance, num_classes
@@ -47,9 +50,9 @@ class PolyaGammaGibbs:
         rng: np.random.Generator,
         num_draws: int,
         burn_in: int,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
     ) -> np.ndarray:
-        """Run a chain from a draw of a standard normal; `tell` gets the percentage done."""
+        """Run a chain from a standard normal draw; `report` is called with the percentage done."""
         weights = rng.normal(size=(self.x.shape[1], self.kappa.shape[1]))
         kept = np.empty((num_draws, *weights.shape), np.float32)
         total = burn_in + num_draws
@@ -58,7 +61,7 @@ class PolyaGammaGibbs:
             if t >= burn_in:
                 kept[t - burn_in] = weights
             if 100 * t // total != 100 * (t - 1) // total:
-                tell(100 * t // total)
+                report(100 * t // total)
         return kept[..., 0] if self.binary else kept
 
     def sweep(self, rng: np.random.Generator, weights: np.ndarray) -> None:
@@ -81,7 +84,7 @@ class PolyaGammaGibbs:
         kappa: np.ndarray,
         offset: np.ndarray | float = 0.0,
     ) -> np.ndarray:
-        """Draw the Pólya-Gamma variables of a column, then the column."""
+        """Draw the Pólya-Gamma variables of a column, then its weights; return the weights."""
         omega = polya_gamma(rng, z - offset)
         precision = self.gram(omega)
         precision.flat[:: len(precision) + 1] += 1 / self.variance
@@ -95,19 +98,19 @@ def _solve(root: np.ndarray, b: np.ndarray, trans: int = 0) -> np.ndarray:
 
 
 def weighted_gram(x: Any) -> Callable[[np.ndarray], np.ndarray]:
-    r"""Make the function $\omega \mapsto X^\top\operatorname{diag}(\omega) X$ (its lower triangle).
+    r"""Return $\omega \mapsto X^\top\operatorname{diag}(\omega) X$ (its lower triangle).
 
-    It is linear in $\omega$: for sparse rows, the matrix that maps $\omega$ to it, with a column of
-    products $x_{ia}x_{ib}$ per row $i$, is written down once. On a9a that is 6 ms, against 21 ms for
+    It is linear in $\omega$: for sparse rows the matrix of this map, whose column $i$ contains the
+    products $x_{ia}x_{ib}$, is computed once. On a9a one product takes 6 ms, against 21 ms for
     SciPy's sparse product and 48 ms for the dense one.
     """
     if not sparse.issparse(x):
         return lambda omega: (x.T * omega) @ x
     counts = np.diff(x.indptr).astype(np.int64)
-    if np.sum(counts * (counts + 1) // 2) > _MOST_PAIRS:
+    if np.sum(counts * (counts + 1) // 2) > _MAX_PAIRS:
         return lambda omega: (x.T @ (sparse.diags_array(omega) @ x)).toarray()
     size = x.shape[1]
-    # Non-zero number e of the matrix is paired with those of its row up to itself.
+    # Each non-zero entry is paired with itself and the entries before it in its row.
     row = np.repeat(np.arange(len(counts)), counts)
     rank = np.arange(x.nnz) - x.indptr[row] + 1
     first = np.repeat(np.arange(x.nnz), rank)

@@ -1,12 +1,17 @@
 """How wrong is a sampler about a network small enough to know the answer?
 
-Regression with one hidden layer of tanh units, prior N(0, 1) on every weight, known noise, temperature 1. The reference are draws of Hamiltonian Monte Carlo
-with a Metropolis test, in double precision on all data. Weights of a network have no meaning of their own (units can be swapped), so the comparison is in
-function space: posterior mean and standard deviation of f(x) on a grid that goes beyond the data.
+Regression with one hidden layer of tanh units, prior N(0, 1) on every weight, known noise,
+temperature 1. The reference are draws of Hamiltonian Monte Carlo with a Metropolis test, in double
+precision on all data. The weights of a network are not identified (units can be swapped), so the
+comparison is in function space: posterior mean and standard deviation of f(x) on a grid that goes
+beyond the data.
 
-- *Kronecker* is what `warm_start` gives, with its settings: nothing is tuned; "step x 0.1" is a tenth of its step. *Plain* has D = 5 and thermostat mass 1. *Full matrix* is plain with the thermostat that absorbs correlated noise.
-- *Mean error* is in units of the exact standard deviation; *sd error* is relative. Medians and 90 % quantiles over the grid.
-- All chains have the same number of steps; a warm start comes on top.
+- *Kronecker* uses the coordinates and settings of `warm_start`, without tuning; "step x 0.1" is a
+  tenth of its step size. *Plain* has D = 5 and thermostat mass 1. *Full matrix* is plain with the
+  thermostat that absorbs correlated noise.
+- *Mean error* is in units of the exact standard deviation; *sd error* is relative. Medians and 90 %
+  quantiles are over the grid.
+- All chains have the same number of steps, not counting the warm start.
 - None of this is in the paper.
 """
 
@@ -24,15 +29,16 @@ import isotherm
 from isotherm import random
 from isotherm.diagnostics.convergence import ess, rhat
 from isotherm.models.networks import Network, mlp
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.report.figures import panels
 from isotherm.references.hmc import hmc
-from isotherm.references.network import network_hill
+from isotherm.references.network import network_target
 from isotherm.types import Key, Sampler
 
 
 class Case(NamedTuple):
-    """What runs: coordinates, batches, and a step (a multiple of the warm start's in Kronecker ones)."""
+    """A sampler: coordinates, batches, and step size (in Kronecker coordinates a multiple of the
+    warm start's)."""
 
     coordinates: str
     batches: str
@@ -41,7 +47,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Say it in words."""
+        """Label in tables and figures."""
         kind = "full matrix" if self.thermostat == "full_matrix" else self.coordinates
         step = f"h = {self.step:g}" if self.coordinates == "plain" else f"step x {self.step:g}"
         return f"{kind}, {step}, {self.batches}"
@@ -49,7 +55,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     num_data: int = 100
     num_hidden: int = 8
@@ -57,7 +63,7 @@ class Config:
     batch_size: int = 20
     step_sizes: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     multiples: tuple[float, ...] = (0.1, 0.3, 1.0)
-    """Of the warm start's step size."""
+    """Step sizes in Kronecker coordinates, in units of the warm start's."""
     diffusion: float = 5.0
     num_steps: int = 200_000
     num_chains: int = 8
@@ -65,7 +71,7 @@ class Config:
     num_points: int = 61
 
     def cases(self) -> list[Case]:
-        """List what is compared with the reference."""
+        """Return the samplers that are compared with the reference."""
         longest = self.step_sizes[-1]
         return [
             Case("plain", "all data", longest),
@@ -88,11 +94,11 @@ SMOKE = Config(
     reference_draws=20,
 )
 LONG = 100_000
-"""Steps from which the claims are meant."""
+"""Number of steps from which the limits of the claims apply."""
 
 
-def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
-    """Make data, the reference, and every sampler's answer."""
+def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
+    """Simulate data, compute the reference, and run every sampler."""
     rng = np.random.default_rng(int(random.bits(key) >> 8))
     x = rng.uniform(-1, 1, (config.num_data, 1)).astype(np.float32)
     y = (np.sin(4 * x) + 0.3 * x + config.noise_sd * rng.normal(size=x.shape)).astype(np.float32)
@@ -109,7 +115,7 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
         "shuffled": isotherm.shuffled_batches((x, y), config.batch_size),
         "all data": isotherm.full_batch((x, y)),
     }
-    say("A mode")
+    report("Finding a mode")
     mode = isotherm.find_mode(
         random.fold(key, 0),
         grad_fn,
@@ -118,7 +124,7 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
         num_steps=5000,
     )
     result = {"x": x[:, 0], "y": y[:, 0], "grid": grid[:, 0]}
-    result |= _reference(config, network, (x, y), grid, mode, say)
+    result |= _reference(config, network, (x, y), grid, mode, report)
     warm = isotherm.warm_start(
         random.fold(key, 2),
         grad_fn,
@@ -139,9 +145,9 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
 
     points = jnp.asarray(grid)
     for case in config.cases():
-        say(case.name)
+        report(case.name)
         start, chosen = sampler(case)
-        with warnings.catch_warnings():  # what shuffled batches do is measured here
+        with warnings.catch_warnings():  # the effect of shuffled batches is measured here
             warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
             sampled = isotherm.sample(
                 random.fold(key, 3),
@@ -162,10 +168,10 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
 
 
 def _reference(
-    config: Config, network: Network, data: Any, grid: np.ndarray, mode: Any, say: Say
+    config: Config, network: Network, data: Any, grid: np.ndarray, mode: Any, report: Report
 ) -> dict[str, np.ndarray]:
-    draws, taken = hmc(
-        network_hill(network, data, mode),
+    draws, accepted = hmc(
+        network_target(network, data, mode),
         num_chains=32,
         num_draws=config.reference_draws,
         burn_in=config.reference_draws // 4,
@@ -173,16 +179,16 @@ def _reference(
         step_size=0.01,
         num_leapfrog=100,
         start_width=0.3,
-        say=say,
+        report=report,
     )
     unravel, points = ravel_pytree(mode)[1], jnp.asarray(grid)
     predict = jax.jit(jax.vmap(lambda w: network.predict(unravel(w), points)[:, 0]))
     f = np.stack([np.asarray(predict(jnp.asarray(chain, jnp.float32))) for chain in draws])
-    return _summary("exact", f.astype(np.float64)) | {"exact/taken": np.asarray(taken)}
+    return _summary("exact", f.astype(np.float64)) | {"exact/taken": np.asarray(accepted)}
 
 
 def _summary(name: str, f: np.ndarray) -> dict[str, np.ndarray]:
-    """Reduce draws of the function, (chain, draw, grid)."""
+    """Summarize draws of the function, (chain, draw, grid)."""
     finite = np.isfinite(f).all()
     return {
         f"{name}/mean": f.mean((0, 1)),
@@ -193,14 +199,14 @@ def _summary(name: str, f: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def errors(result: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Give the error of the mean in exact sds, and the relative error of the sd, over the grid."""
+    """Return the error of the mean in exact sds and the relative error of the sd, on the grid."""
     sd = result["exact/sd"]
     shift = (result[f"{name}/mean"] - result["exact/mean"]) / sd
     return shift, result[f"{name}/sd"] / sd - 1
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
+    """Return the rows of the table."""
     gradients = config.num_steps * config.num_chains
     inside = np.abs(result["grid"]) <= 1
     table = []
@@ -227,7 +233,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say what came of it; nothing here is the paper's."""
+    """Check our own claims; the paper has none about this."""
     long = config.num_steps >= LONG
 
     def median(case: Case) -> float:
@@ -241,7 +247,8 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         Claim(
             "the reference has converged",
             worst < (1.01 if long else 2),
-            f"largest R-hat over the grid {worst:.4f}, {float(result['exact/taken']):.0%} of the proposals taken",
+            f"largest R-hat over the grid {worst:.4f}, "
+            f"{float(result['exact/taken']):.0%} of the proposals taken",
             "below 1.01",
         ),
         Claim(
@@ -279,7 +286,7 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     right.set(xlabel="x", ylabel="sd over exact sd", ylim=(0.4, 2.2))
     right.legend(fontsize=5, ncols=2)
     figure.set_label(
-        "Left: data, and mean and two standard deviations of f by the reference and in the Kronecker basis with minibatches. "
-        "Right: posterior standard deviation of f(x) over the exact one."
+        "Left: data, and mean and two standard deviations of f by the reference and in the Kronecker "
+        "basis with minibatches. Right: posterior standard deviation of f(x) divided by the exact one."
     )
     return {"function": figure}
