@@ -1,8 +1,10 @@
 """Public names have one path each, load on first use, and old names point to the new ones."""
 
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +60,13 @@ def test_a_name_of_version_0_1_still_exists_or_the_error_names_the_new_one(name)
 
 def test_the_table_of_moved_names_has_no_others():
     assert set(isotherm._MOVED) <= set(VERSION_0_1)
+
+
+def test_the_changelog_lists_every_moved_name():
+    text = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(isotherm[\w.]+)` \|$", text, re.MULTILINE)
+    assert dict(rows) == isotherm._MOVED
+    assert len(rows) == len(isotherm._MOVED)
 
 
 def test_an_unknown_name_is_an_attribute_error():
