@@ -1,8 +1,8 @@
-"""Runs that can be killed: each goes on from what is in its folder, and ends with a dictionary of arrays.
+"""Runs that can be killed: each resumes from its folder, and returns a dictionary of arrays.
 
-`logistic` and `mlp` are `isotherm.sample` with checkpoints. Chains of topics have no loop of their own, so `lda` and `dpfa` keep their state
-on the shelf of the experiments; `lda-icml` and `dpfa-wiki` are those experiments, as `isotherm run NAME --smoke --resume` does them (they need the
-data). What takes time is left out of the comparison.
+`logistic` and `mlp` use the checkpoints of `isotherm.sample`. `lda` and `dpfa` save the state of
+topic models with the checkpoints of the experiments. `lda-icml` and `dpfa-wiki` are experiments,
+run as by `isotherm run NAME --smoke --resume`; they need the data. Measured times are not compared.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import isotherm
-from isotherm.loop import chunks
-from isotherm.loop.chains import Chains
+from isotherm.loop import checkpoint, chunks
 from isotherm.models import logistic as model
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.experiments.runner import execute
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
@@ -26,13 +25,13 @@ from isotherm.topics.scir import SCIR
 
 Arrays = dict[str, np.ndarray]
 CHUNK_SECONDS = 0.02
-"""So that a short run has many checkpoints."""
+"""Short chunks, so that a short run has many checkpoints."""
 
 
 def sampled(
     folder: Path, sampler: Any, position: Any, data: Any, num_draws: int, thin: int
 ) -> Arrays:
-    """Run two chains with checkpoints, and give everything that they leave."""
+    """Run two chains with checkpoints; return all arrays of the result."""
     chunks.CHUNK_SECONDS = CHUNK_SECONDS
     collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
     run = isotherm.sample(
@@ -74,20 +73,19 @@ def mlp(folder: Path) -> Arrays:
     return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
 
 
-def shelved(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
-    """Take steps, keep a draw of each, and put state and draws on the shelf every ten."""
-    shelf = Shelf.open(folder, {"steps": steps}, resume=True)
-    arrays = chain.state if hasattr(chain, "state") else chain.arrays
-    draws, saved = [], shelf.load("chain")
+def stepped(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
+    """Take steps, keep a draw of each, and save the state and the draws every ten steps."""
+    checkpoints = Checkpoints.open(folder, {"steps": steps}, resume=True)
+    draws, saved = [], checkpoints.load("chain")
     if saved is not None:
         draws = list(saved.pop("draws"))
-        chain.restore(saved)
+        chain.load_state_dict(saved)
     while len(draws) < steps:
         step(len(draws))
         draws.append(get())
         if len(draws) % 10 == 0:
-            shelf.save("chain", {**arrays(), "draws": np.array(draws)})
-    return {**arrays(), "draws": np.array(draws)}
+            checkpoints.save("chain", {**chain.state_dict(), "draws": np.array(draws)})
+    return {**chain.state_dict(), "draws": np.array(draws)}
 
 
 def simulated() -> tuple[DPFA, Any]:
@@ -97,30 +95,30 @@ def simulated() -> tuple[DPFA, Any]:
 
 
 def lda(folder: Path) -> Arrays:
-    """Move topics by the thermostat, batches of ten."""
+    """Sample topics with the thermostat, in batches of ten documents."""
     _, corpus = simulated()
     chain = LDAChain(isotherm.msgnht(None, 0.02), 6, corpus.num_words, data_size=len(corpus))
-    return shelved(folder, chain, lambda i: chain.advance(corpus, 1, 10), 1000, chain.topics)
+    return stepped(folder, chain, lambda i: chain.advance(corpus, 1, 10), 1000, chain.topics)
 
 
 def dpfa(folder: Path) -> Arrays:
-    """Move topics by SCIR and weights by the thermostat, batches of ten."""
+    """Sample topics with SCIR and weights with the thermostat, in batches of ten documents."""
     deep, corpus = simulated()
     chain = DPFAChain(deep, SCIR(0.1), data_size=len(corpus), sweeps=6, burn_in=3, thin=1)
 
     def step(i: int) -> None:
         chain.step(corpus[10 * (i % 20) : 10 * (i % 20) + 10])
 
-    return shelved(folder, chain, step, 500, lambda: chain.parameters().topics)
+    return stepped(folder, chain, step, 500, lambda: chain.parameters().topics)
 
 
 def experiment(name: str) -> Callable[[Path], Arrays]:
-    """Run an experiment as the command line does."""
+    """Return a program that runs an experiment as the command line does."""
 
     def run(folder: Path) -> Arrays:
         execute(name, smoke=True, out=folder, resume=True)
-        with np.load(folder / name / "result.npz") as found:
-            arrays = {k: found[k] for k in found.files if not k.startswith(("seconds", "cpu"))}
+        with np.load(folder / name / "result.npz") as result:
+            arrays = {k: result[k] for k in result.files if not k.startswith(("seconds", "cpu"))}
         for key in [key for key in arrays if name == "dpfa-wiki" and key.startswith("final ")]:
             arrays[key] = np.delete(arrays[key], 3)  # documents per second
         return arrays
@@ -139,11 +137,16 @@ PROGRAMS: dict[str, Callable[[Path], Arrays]] = {
 
 
 def forget_momenta() -> None:
-    """Be a mutant: a run that goes on with its positions alone."""
-    resume = Chains.resume
+    """Introduce a bug on purpose: momenta are set to zero when a run is resumed."""
+    load = checkpoint.Checkpoints.load
 
-    def forgetful(self: Chains, found: Any) -> None:
-        resume(self, found)
-        self.state = self.state._replace(momentum=jax.tree.map(jnp.zeros_like, self.state.momentum))
+    def load_without_momenta(
+        self: checkpoint.Checkpoints, state: Any, accumulators: Any, page: Any
+    ) -> Any:
+        run, message = load(self, state, accumulators, page)
+        if run is not None:
+            momentum = jax.tree.map(np.zeros_like, run.state.momentum)
+            run = run._replace(state=run.state._replace(momentum=momentum))
+        return run, message
 
-    Chains.resume = forgetful
+    checkpoint.Checkpoints.load = load_without_momenta

@@ -24,7 +24,7 @@ class Config:
 
 SMOKE = Config()
 
-def run(config, key, say):
+def run(config, key, report):
     print("noise on stdout")
     match config.fault:
         case "interrupt":

@@ -32,17 +32,17 @@ class Config:
 
 SMOKE = Config()
 
-def run(config, key, say, shelf):
+def run(config, key, report, checkpoints):
     total = 0.0
     for i in range(config.pieces):
-        saved = shelf.load(f"piece {i}")
+        saved = checkpoints.load(f"piece {i}")
         if saved is None:
             with Path("log").open("a") as log:
                 print("piece", i, file=log)
             time.sleep(config.seconds if i else 0)
             saved = {"x": np.full(config.numbers, float(i))}
-            shelf.save(f"piece {i}", saved)
-            say(f"piece {i}")
+            checkpoints.save(f"piece {i}", saved)
+            report(f"piece {i}")
         total += saved["x"][0]
     return {"total": total, "x": saved["x"]}
 

@@ -145,7 +145,7 @@ def run(
             from isotherm.paper.experiments.runner import execute
 
             experiment = registry.load(name)
-            interrupts.can_resume = "shelf" in inspect.signature(experiment.run).parameters
+            interrupts.can_resume = "checkpoints" in inspect.signature(experiment.run).parameters
             document = execute(
                 name,
                 smoke=smoke,
@@ -153,7 +153,7 @@ def run(
                 overrides=overrides or (),
                 out=out,
                 resume=resume,
-                say=interrupts.wrap(report),
+                report=interrupts.wrap(report),
             )
     if as_json:
         from isotherm.paper.report.document import dumps

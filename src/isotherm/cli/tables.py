@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isotherm.paper.experiments import registry
-from isotherm.paper.experiments.contract import Experiment, Say
+from isotherm.paper.experiments.contract import Experiment, Report
 from isotherm.paper.experiments.overrides import kind_name
 from isotherm.paper.report.text import cell, columns, heading, is_numeric, tables
 
@@ -24,7 +24,7 @@ def stderr_console(quiet: bool = False) -> Console:
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Say]:
+def progress(console: Console) -> Iterator[Report]:
     """Show the latest message and the time elapsed; unless on a terminal, a line every 30 s."""
     if console.quiet:
         yield lambda message: None
@@ -40,7 +40,7 @@ def progress(console: Console) -> Iterator[Say]:
         yield lambda message: bar.update(task, description=message)
 
 
-def _log(console: Console, seconds: float = 30.0) -> Say:
+def _log(console: Console, seconds: float = 30.0) -> Report:
     """Return a callback that prints messages and the time, at most one every `seconds`."""
     start = last = time.monotonic()
 

@@ -1,1 +1,1 @@
-"""Everything that exists to reproduce the paper and to compare: baselines, experiments, report."""
+"""Reproduction of the paper: baselines to compare with, experiments, and the report."""

@@ -134,7 +134,7 @@ def test_a_diagonal_gaussian_has_the_precision_it_should(key):
     [
         ({"structure": "full"}, "`structure` must be 'last-layer' or 'diagonal', got 'full'"),
         ({"curvature": "hessian"}, "`curvature` must be 'ggn' or 'fisher'"),
-        ({"curvature": "fisher"}, "`curvature` 'fisher' is for a diagonal"),
+        ({"curvature": "fisher"}, "`curvature` 'fisher' needs `structure` 'diagonal'"),
         ({"temperature": -1.0}, "`temperature` must not be negative, got -1.0"),
         ({"prior_sd": 0.0}, "`prior_sd` must be positive"),
         ({"rows_per_group": 0}, "`rows_per_group` must be at least 1, got 0"),

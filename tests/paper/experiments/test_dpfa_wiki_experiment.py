@@ -8,7 +8,7 @@ from isotherm.data.registry import locate
 from isotherm.paper.experiments import dpfa_wiki
 from isotherm.paper.experiments.dpfa_wiki import tables
 from isotherm.paper.experiments.dpfa_wiki.methods import Method
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 
 SMALL = dpfa_wiki.Config(
     layers=(6, 3, 2),
@@ -43,7 +43,7 @@ def _data():
 @pytest.fixture(scope="module")
 def result(_data):
     lines = []
-    found = dpfa_wiki.run(SMALL, jax.random.key(0), lines.append, Shelf(None))
+    found = dpfa_wiki.run(SMALL, jax.random.key(0), lines.append, Checkpoints(None))
     assert any("documents per CPU-second, on 0." in line for line in lines)
     return found
 
@@ -85,16 +85,16 @@ def test_a_cut_run_goes_on_bit_for_bit(method, tmp_path):
         if "300 documents" in line:
             raise Cut
 
-    def run(shelf, say):
-        work = dpfa_wiki._Work(SMALL, 5, shelf, say)
+    def run(checkpoints, report):
+        work = dpfa_wiki._Trainer(SMALL, 5, checkpoints, report)
         return work.run("a", method, dpfa_wiki.Steps(1e-2, 0.03, 0.03))
 
-    whole = run(Shelf(None), lambda line: None)
-    shelf = Shelf.open(tmp_path, {}, resume=True)
+    whole = run(Checkpoints(None), lambda line: None)
+    checkpoints = Checkpoints.open(tmp_path, {}, resume=True)
     with pytest.raises(Cut):
-        run(shelf, cut)
-    assert shelf.load("a, seed 0, to 400") is not None
-    again = run(shelf, lambda line: None)
+        run(checkpoints, cut)
+    assert checkpoints.load("a, seed 0, to 400") is not None
+    again = run(checkpoints, lambda line: None)
     for name in ("curve", "late", "cells"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
     np.testing.assert_array_equal(whole.final[:3], again.final[:3])

@@ -14,7 +14,7 @@ from isotherm.paper.experiments.lda_icml.methods import (
     curve,
     run_chain,
 )
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.document import FIELDS
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.gibbs import GibbsLDA
@@ -76,21 +76,21 @@ def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
         step_sizes=(3.0, 0.01),
     )
     train, split = corpora
-    shelf = Kept()
-    work = Bench(config.protocol, shelf, lambda _: None, 0, train, split)
+    checkpoints = Kept()
+    work = Bench(config.protocol, checkpoints, lambda _: None, 0, train, split)
     good = {"curves": np.full(10, 5.0), "seconds": np.ones(()), "cpu": np.ones(())}
-    shelf.saved["choice: mSGNHT-E (3.0, 0.75), seed 0"] = good
+    checkpoints.saved["choice: mSGNHT-E (3.0, 0.75), seed 0"] = good
     found = lda_icml._method(config, "mSGNHT-E", work, work)
     assert found["tried mSGNHT-E"][0, 0] == 5.0
     assert found["chosen mSGNHT-E"].tolist()[:2] == [0.01, 0.75]
     assert found["chosen mSGNHT-E"][3] == 1 and np.isfinite(found["test mSGNHT-E"]).all()
-    again = lda_icml._method(config, "mSGNHT-E", work, work)  # all from the shelf
+    again = lda_icml._method(config, "mSGNHT-E", work, work)  # all from the checkpoints
     for name, value in found.items():
         np.testing.assert_array_equal(value, again[name])
 
 
-class Kept(Shelf):
-    """A shelf in memory."""
+class Kept(Checkpoints):
+    """A checkpoints in memory."""
 
     def __init__(self):
         self.saved = {}

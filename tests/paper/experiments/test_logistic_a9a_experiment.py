@@ -74,8 +74,8 @@ def test_every_case_names_a_sampler(problem, case):
         10.0,
         4.0,
     )
-    bench = posterior.Bench(problem, np.zeros((2, 4, 4)), 1000, 2, jax.random.key(0))
-    sampler = bench.sampler(case, start, 0.05)
+    runner_of_cases = posterior.CaseRunner(problem, np.zeros((2, 4, 4)), 1000, 2, jax.random.key(0))
+    sampler = runner_of_cases.sampler(case, start, 0.05)
     state = sampler.init(start.position, jax.random.key(1))
     assert state.position.shape == (4,)
 

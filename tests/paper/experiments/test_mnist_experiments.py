@@ -9,7 +9,7 @@ from isotherm.data.registry import locate
 from isotherm.paper.experiments import runner
 from isotherm.paper.experiments.mnist import curves, depth, natural, rivals, table
 from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 
 RECIPE = Recipe(
     hidden=(5,), step_size=5e-3, num_epochs=4, halve_every=2, batch_size=20, draws_per_epoch=2
@@ -35,26 +35,26 @@ class Cut(Exception):
 
 def test_a_cut_run_goes_on_as_if_nothing_had_been(data, tmp_path):
     key, learner = jax_random.key(0), Learner(RECIPE, data)
-    whole = learner.learn(key, "one", Shelf(), silent)
-    shelf = Shelf.open(tmp_path / "shelf", {"seed": 0}, resume=False)
+    whole = learner.learn(key, "one", Checkpoints(), silent)
+    checkpoints = Checkpoints.open(tmp_path / "checkpoints", {"seed": 0}, resume=False)
 
     def pull(message):
         if "epoch 2" in message:
             raise Cut
 
     with pytest.raises(Cut):
-        learner.learn(key, "one", shelf, pull)
+        learner.learn(key, "one", checkpoints, pull)
     said = []
-    resumed = learner.learn(key, "one", shelf, said.append)
+    resumed = learner.learn(key, "one", checkpoints, said.append)
     assert len(said) == 2
     for name, values in whole.items():
         np.testing.assert_array_equal(resumed[name], values, err_msg=name)
-    again = learner.learn(key, "one", shelf, pull)  # nothing is left to do
+    again = learner.learn(key, "one", checkpoints, pull)  # nothing is left to do
     np.testing.assert_array_equal(again["accuracy"], whole["accuracy"])
 
 
 def test_what_is_measured(data):
-    found = Learner(RECIPE, data).learn(jax_random.key(1), "one", Shelf(), silent)
+    found = Learner(RECIPE, data).learn(jax_random.key(1), "one", Checkpoints(), silent)
     assert found["accuracy"].shape == (4,) and found["accuracy"][-1] > 20
     np.testing.assert_allclose(found["probabilities"].sum(1), 1, atol=1e-5)
     assert found["averages"].shape == (3, 2, 2)
@@ -73,7 +73,7 @@ def test_a_warm_start_is_paid_for():
 
 def test_a_lost_chain_is_reported(data):
     recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
-    found = Learner(recipe, data).learn(jax_random.key(0), "one", Shelf(), silent)
+    found = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
     assert np.isnan(found["accuracy"]).all() and np.isnan(found["averages"]).all()
     assert curves.spread(np.array([np.nan, 97.0, 98.0])) == "97.50 ± 0.50 (1 of 3 diverged)"
 
@@ -81,7 +81,7 @@ def test_a_lost_chain_is_reported(data):
 @pytest.mark.parametrize("name", ["SGHMC-S", "SGHMC-E", "SGNHT-S", "SGLD"])
 def test_every_sampler_has_a_recipe(data, name):
     recipe = RECIPE.varied(sampler=name, num_epochs=1, halve_every=0)
-    found = Learner(recipe, data).learn(jax_random.key(0), "one", Shelf(), silent)
+    found = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
     assert np.isfinite(found["draw accuracy"]).all()
 
 
@@ -131,7 +131,7 @@ def test_a_smoke_run(tmp_path):
     document = runner.execute(name, smoke=True, out=tmp_path)
     assert document["rows"] and document["claims"] and document["figures"]
     assert (tmp_path / name / "result.json").exists()
-    assert not (tmp_path / name / "shelf").exists()
+    assert not (tmp_path / name / "checkpoints").exists()
 
 
 def test_the_table_is_laid_out_and_drawn():

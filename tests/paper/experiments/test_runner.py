@@ -1,4 +1,4 @@
-"""The runner is tested on an experiment of its own, so that it depends on no other."""
+"""Tests of the runner, with an experiment of their own."""
 
 import json
 import os
@@ -31,8 +31,8 @@ class Config:
 
 SMOKE = Config(num_draws=3)
 
-def run(config, key, say):
-    say("drawing")
+def run(config, key, report):
+    report("drawing")
     return {"draws": config.scale * jax.random.normal(key, (config.num_draws,))}
 
 def rows(config, result):
@@ -63,10 +63,10 @@ def refuse(constant):
     raise AssertionError(f"{constant} is not JSON")
 
 
-def test_writes_everything_it_promises(tmp_path):
-    said = []
+def test_execute_writes_all_files(tmp_path):
+    messages = []
     document = execute(
-        "fake", seed=3, overrides=["scale=5"], out=tmp_path / "runs", say=said.append
+        "fake", seed=3, overrides=["scale=5"], out=tmp_path / "runs", report=messages.append
     )
     folder = tmp_path / "runs" / "fake"
     written = json.loads((folder / "result.json").read_text(), parse_constant=refuse)
@@ -90,9 +90,9 @@ def test_writes_everything_it_promises(tmp_path):
     ]
     assert (folder / "figures/draws.png").read_bytes().startswith(b"\x89PNG")
     assert "Is a fake as good" in (folder / "fragment.html").read_text()
-    assert "drawing" in said
+    assert "drawing" in messages
     names = {"result.json", "result.npz", "fragment.html", "figures"}
-    assert set(os.listdir(folder)) == names  # and no draft is left behind
+    assert set(os.listdir(folder)) == names  # no draft is left
 
 
 def test_rows_are_strict_json_and_keep_their_digits(tmp_path):
@@ -111,14 +111,14 @@ def test_same_seed_same_files(tmp_path):
     assert same[0] == same[1]
 
 
-def test_unknown_experiment_gets_a_hint(tmp_path):
+def test_unknown_experiment_suggests_a_name(tmp_path):
     with pytest.raises(ValueError, match=r"Unknown experiment `fakk`: did you mean `fake`\?"):
         execute("fakk", out=tmp_path)
     with pytest.raises(ValueError, match=r"Unknown experiment `zzz`\. Known are `double-well`"):
         registry.load("zzz")
 
 
-def test_question_is_read_without_import():
+def test_question_is_read_from_the_source():
     assert registry.question("fake") == "Is a fake as good as the real thing?"
 
 
@@ -163,7 +163,7 @@ class Config:
         ("words=euler,ABOBA", ("euler", "ABOBA")),
     ],
 )
-def test_an_override_has_the_type_of_its_field(override, value):
+def test_an_override_gets_the_type_of_its_field(override, value):
     got = asdict(configured(Config(), [override]))[override.partition("=")[0].strip()]
     assert got == value and type(got) is type(value)
 
@@ -185,7 +185,7 @@ def test_an_override_has_the_type_of_its_field(override, value):
         ),
     ],
 )
-def test_a_bad_override_is_one_clear_sentence(override, message):
+def test_message_of_a_bad_override(override, message):
     with pytest.raises(ValueError) as caught:
         configured(Config(), [override])
     assert str(caught.value) == message

@@ -163,7 +163,7 @@ def test_only_the_drawing_of_an_svg_passes():
 
 @pytest.mark.parametrize("source", ["not xml", "<html></html>", ""])
 def test_a_picture_must_be_svg(source):
-    with pytest.raises(ValueError, match="Not an SVG picture"):
+    with pytest.raises(ValueError, match="Not an SVG image"):
         inline_svg(source, prefix="", label="")
 
 

@@ -1,18 +1,18 @@
-"""Rivals of the samplers, for real: the methods the literature compares them with.
+"""Baselines: the methods that the literature compares SG-MCMC samplers with.
 
-Gaussians over a few thousand numbers:
+Gaussian approximations, for up to a few thousand parameters:
 
 - `dsvi`: doubly stochastic variational inference, first order.
-- `hfsgvi`: the same bound climbed with Hessian-vector products and conjugate gradients.
+- `hfsgvi`: maximizes the same bound with Hessian-vector products and conjugate gradients.
 
-What people do with networks:
+Methods for neural networks:
 
-- `sgd`: one point, by stochastic gradient descent with momentum.
-- `bayes_by_backprop`: a diagonal Gaussian over weights.
+- `sgd`: a point estimate, by stochastic gradient descent with momentum.
+- `bayes_by_backprop`: a diagonal Gaussian over the weights.
 - `mc_dropout`: dropout at training and at prediction.
-- `deep_ensemble`: several points, from different starts.
-- `laplace`: a Gaussian around a point, over the last layer or over all weights.
+- `deep_ensemble`: several point estimates, from different starts.
+- `laplace`: a Gaussian around a point estimate, over the last layer or over all weights.
 
-Whatever they return has `sample(key, num_draws) -> draws` (`training.Fitted`), and its draws go
-wherever a run's draws go: `isotherm.posterior_predictive(network.predict, fitted.sample(key, 100), x)`.
+Every fit has `sample(key, num_draws) -> draws` (`training.Fitted`). Its draws can be used like
+those of a run: `isotherm.posterior_predictive(network.predict, fitted.sample(key, 100), x)`.
 """

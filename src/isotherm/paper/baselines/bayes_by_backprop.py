@@ -1,20 +1,21 @@
 r"""Bayes by backprop: a diagonal Gaussian over weights, trained like a network.
 
-$$ \theta = \mu + \sigma \odot z, \quad z \sim \mathcal N(0, I), \quad \sigma = \log(1 + e^\rho), \qquad
+$$ \theta = \mu + \sigma \odot z, \quad z \sim \mathcal N(0, I), \quad
+   \sigma = \log(1 + e^\rho), \qquad
    (\mu, \rho) \leftarrow (\mu, \rho) - \text{optimiser}\Bigl(\nabla\,\tfrac1N \bigl[\log q(\theta)
    - \log p(\theta) - \tfrac Nn \textstyle\sum_{i \in S} \log p(d_i \mid \theta)\bigr]\Bigr) $$
 
-with one $z$ per minibatch. It climbs the bound of `baselines.gaussian`, as `dsvi` does with a diagonal
-covariance, and shares its code: $\log q$ at $\mu + \sigma z$ is $-\sum_i\log\sigma_i - z^\top z/2$, so the
-published estimate and the exact entropy have the same gradient. What differs is how: `dsvi` moves
-$\sigma$ itself, in units of the posterior found beforehand, with decreasing steps and a tail average;
-this moves $\rho$, in the units of the weights, with Adam, and the answer is the last iterate. On
-networks of any size that is what has been tried and reported.
+with one $z$ per minibatch. It maximizes the bound of `baselines.gaussian`, as `dsvi` does with a
+diagonal covariance: $\log q$ at $\mu + \sigma z$ is $-\sum_i\log\sigma_i - z^\top z/2$, so the
+published estimate and the exact entropy have the same gradient. The optimization differs. `dsvi`
+moves $\sigma$ itself, in standardized coordinates, with decreasing steps and a tail average. This
+method moves $\rho$, in the units of the weights, with Adam, and returns the last iterate, as
+published for networks.
 
-At the optimum of a Gaussian posterior of precision $\Lambda$ the mean is exact and
-$\sigma_i = \Lambda_{ii}^{-1/2}$, too narrow wherever weights are correlated.
+At the optimum for a Gaussian posterior of precision $\Lambda$ the mean is exact and
+$\sigma_i = \Lambda_{ii}^{-1/2}$, which is too small wherever weights are correlated.
 
-The prior is that of `grad_fn`. For the scale mixture of the paper:
+The prior is that of `grad_fn`. With the scale mixture of the paper it is
 
     grad_fn = isotherm.minibatch_gradient(network.log_likelihood, scale_mixture(), data_size)
 
@@ -34,7 +35,13 @@ import optax
 
 from isotherm import random
 from isotherm.gradients.minibatch import MinibatchGradient
-from isotherm.paper.baselines.gaussian import GaussianApproximation, Parameters, bound, flatten
+from isotherm.paper.baselines.gaussian import (
+    GaussianApproximation,
+    Parameters,
+    bound,
+    check_count,
+    flatten,
+)
 from isotherm.paper.baselines.training import Training, check_training, train
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position
@@ -44,14 +51,16 @@ from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
 def scale_mixture(
     weight: float = 0.5, wide_sd: float = 1.0, narrow_sd: float = float(np.exp(-6))
 ) -> Callable[[ArrayTree], jax.Array]:
-    r"""Build the log density of $\pi\,\mathcal N(0, \sigma_1^2) + (1 - \pi)\,\mathcal N(0, \sigma_2^2)$.
+    r"""Build the log density of a scale mixture of two Gaussians.
 
-    For every number of a position, independently; normalised.
+    Every number of a position has the density
+    $\pi\,\mathcal N(0, \sigma_1^2) + (1 - \pi)\,\mathcal N(0, \sigma_2^2)$, normalised and
+    independent of the others.
 
     Parameters
     ----------
     weight
-        $\pi$, of the wide component; the paper tries 1/4, 1/2, 3/4.
+        $\pi$, the weight of the wide component; the paper tries 1/4, 1/2, 3/4.
     wide_sd
         $\sigma_1$; the paper tries $e^0, e^{-1}, e^{-2}$.
     narrow_sd
@@ -108,23 +117,23 @@ def bayes_by_backprop(
     batches
         The data, usually `isotherm.shuffled_batches((x, y), 100)`.
     num_steps
-        How many updates.
+        Number of updates.
     step_size
-        Of Adam, or a schedule `step_index -> step_size`.
+        Of Adam: a number, or a schedule `step_index -> step_size`.
     initial_sd
-        Where every $\sigma$ starts.
+        Initial value of every $\sigma$.
     draws_per_step
-        How many $z$ per step, all with the same batch.
+        Number of $z$ per step, all with the same batch.
     optimizer
-        Any optax optimiser instead of Adam, over $(\mu, \rho)$ and a loss at the scale of one datum;
-        `step_size` is then not used.
+        Any optax optimizer instead of Adam, for $(\mu, \rho)$ and a loss per datum; `step_size` is
+        then not used.
     progress
-        Show a progress bar; by default if stderr is a terminal.
+        Whether to show a progress bar; by default, if stderr is a terminal.
 
     Raises
     ------
     FloatingPointError
-        If the descent diverged.
+        If a loss or a parameter is not finite.
 
     Examples
     --------
@@ -140,8 +149,7 @@ def bayes_by_backprop(
     check_training(grad_fn, batches, num_steps)
     require_positive("step_size", step_size)
     require_positive("initial_sd", initial_sd)
-    if not draws_per_step >= 1:
-        raise ValueError(f"`draws_per_step` must be at least 1, got {draws_per_step}.")
+    check_count("draws_per_step", draws_per_step)
     start, unflatten = flatten(as_position(position))
     shape = (draws_per_step, start.size)
 
@@ -155,6 +163,6 @@ def bayes_by_backprop(
 
     training = Training("Bayes by backprop", loss, optimizer or optax.adam(cast(float, step_size)))
     rho = jnp.full_like(start, np.log(np.expm1(initial_sd)))
-    found, losses = train(key, training, Parameters(start, rho), batches, num_steps, progress)
-    scale = jax.nn.softplus(found.factor)
-    return GaussianApproximation(unflatten(found.mean), scale, -grad_fn.data_size * losses)
+    fitted, losses = train(key, training, Parameters(start, rho), batches, num_steps, progress)
+    scale = jax.nn.softplus(fitted.factor)
+    return GaussianApproximation(unflatten(fitted.mean), scale, -grad_fn.data_size * losses)

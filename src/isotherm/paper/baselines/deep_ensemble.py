@@ -1,15 +1,15 @@
-r"""Deep ensembles: several networks from different starts, averaged.
+r"""Deep ensembles: the average of several networks that were trained from different starts.
 
 $$ p(y \mid x) \approx \frac1M \sum_{m=1}^M p(y \mid x, \theta_m) $$
 
-with $\theta_m$ trained by stochastic gradient descent (`baselines.sgd`) from its own random start with
-its own batches. Not a posterior: its members are modes, and say nothing of the width of each. $M$
-times the price of one network, and hard to beat at that price.
+with $\theta_m$ trained by stochastic gradient descent (`baselines.sgd`) from its own random start
+with its own batches. This is not a posterior: the members are modes, without the spread around
+each. It costs $M$ times as much as one network and is hard to beat at that cost.
 
 References
 ----------
 Lakshminarayanan, Pritzel & Blundell (2017), *Simple and scalable predictive uncertainty estimation
-using deep ensembles*, NIPS. Without their adversarial training.
+using deep ensembles*, NIPS. Their adversarial training is left out.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,9 @@ import optax
 
 from isotherm import random
 from isotherm.gradients.minibatch import MinibatchGradient
-from isotherm.paper.baselines.sgd import descent
-from isotherm.paper.baselines.training import check_num_draws, check_training, train
+from isotherm.paper.baselines.gaussian import check_count
+from isotherm.paper.baselines.sgd import sgd_training
+from isotherm.paper.baselines.training import check_training, train
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, BatchPolicy, Key, ScalarOrSchedule
 
@@ -31,7 +32,7 @@ from isotherm.types import ArrayTree, BatchPolicy, Key, ScalarOrSchedule
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ensemble:
-    """Positions in place of the posterior, with the interface of draws."""
+    """Several positions as approximation of the posterior."""
 
     members: ArrayTree
     """Positions, with a leading axis over members."""
@@ -39,12 +40,12 @@ class Ensemble:
     """The loss of every member at every step, (member, step)."""
 
     def sample(self, key: Key, num_draws: int) -> ArrayTree:
-        """Take members in a random order, all of them before any again.
+        """Return members in a random order; none is repeated before all have been used.
 
-        Leading axes are `(1, num_draws)`; with a multiple of the number of members the mean over
-        draws is the mean over members.
+        Leading axes are `(1, num_draws)`. If `num_draws` is a multiple of the number of members,
+        the mean over draws is the mean over members.
         """
-        check_num_draws(num_draws)
+        check_count("num_draws", num_draws)
         order = _order(key, num_draws, self.losses.shape[0])
         return jax.tree.map(lambda leaf: leaf[order][None], self.members)
 
@@ -68,13 +69,13 @@ def deep_ensemble(
     optimizer: optax.GradientTransformation | None = None,
     progress: bool | None = None,
 ) -> Ensemble:
-    r"""Train networks from independent starts, one after another.
+    r"""Train networks from independent starts, one after the other.
 
     Parameters
     ----------
     key
-        For starts and batches. Member $m$ starts at `init(fold(fold(key, m), 0))` and is what `sgd`
-        makes of it with the key `fold(fold(key, m), 1)` (`isotherm.random.fold`).
+        For starts and batches. Member $m$ starts at `init(fold(fold(key, m), 0))` and is trained by
+        `sgd` with the key `fold(fold(key, m), 1)` (`isotherm.random.fold`).
     grad_fn
         From `isotherm.minibatch_gradient`, or `network.gradient(data_size)`.
     init
@@ -84,7 +85,7 @@ def deep_ensemble(
     num_steps
         Updates per member.
     num_members
-        $M$.
+        $M$, the number of networks.
     step_size, momentum, prior, optimizer, progress
         As in `sgd`.
 
@@ -105,9 +106,8 @@ def deep_ensemble(
     1
     """
     check_training(grad_fn, batches, num_steps)
-    if not num_members >= 1:
-        raise ValueError(f"`num_members` must be at least 1, got {num_members}.")
-    training = descent("deep ensemble", grad_fn, step_size, momentum, prior, optimizer)
+    check_count("num_members", num_members)
+    training = sgd_training("deep ensemble", grad_fn, step_size, momentum, prior, optimizer)
     fits = []
     for m in range(num_members):
         start_key, train_key = (random.fold(random.fold(key, m), i) for i in range(2))

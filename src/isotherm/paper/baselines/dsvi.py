@@ -5,16 +5,17 @@ $$ z \sim \mathcal N(0, I), \quad \theta = \mu + Lz, \qquad
    L \leftarrow L + \kappa\rho_t\,
    \bigl[\hat g(\theta)\,z^\top + \operatorname{diag}(L)^{-1}\bigr]_{\text{lower}} $$
 
-climbs the bound of `baselines.gaussian` by stochastic approximation: random twice, in the minibatch
-of $\hat g$ and in $z$. The bracket keeps the lower triangle (`"full"`) or the diagonal
-(`"diagonal"`, then cost and memory are $O(d)$); its last term is the gradient of the entropy, exact.
-Steps decrease as Robbins and Monro ask, $\rho_t = \rho_0(1 + t/b)^{-\gamma}$ with $\gamma = 0.7$, and
-those of $L$ are smaller by $\kappa = 0.1$. One gradient per step and $z$.
+This maximizes the bound of `baselines.gaussian` by stochastic approximation. It is doubly
+stochastic: in the minibatch of $\hat g$ and in $z$. The bracket keeps the lower triangle (`"full"`)
+or the diagonal (`"diagonal"`; cost and memory are then $O(d)$). Its last term is the exact gradient
+of the entropy. Step sizes satisfy the conditions of Robbins and Monro,
+$\rho_t = \rho_0(1 + t/b)^{-\gamma}$ with $\gamma = 0.7$; those of $L$ are smaller by
+$\kappa = 0.1$. A step takes one gradient per $z$.
 
-Three things that the recursion leaves open are settled here. It runs in units of the posterior
-(`scale`), so that one $\rho_0$ fits all. No $L_{ii}$ may lose more than half of itself in a step, so
-that they stay positive. And the answer is the mean of the iterates over the last half of the steps,
-which removes most of their noise (`average=0` gives the last iterate).
+The recursion leaves three things open. Here it runs in standardized coordinates (`scale`), so that
+the same $\rho_0$ suits all targets. No $L_{ii}$ shrinks by more than half in a step, so all stay
+positive. The result is the mean of the iterates over the last half of the steps, which removes most
+of their noise (`average=0` gives the last iterate).
 
 References
 ----------
@@ -38,12 +39,13 @@ from isotherm.paper.baselines.gaussian import (
     step_within,
 )
 from isotherm.paper.baselines.stochastic_vi import (
-    check_arguments,
+    Settings,
     check_finite,
-    climb,
-    standardise,
+    checked_scale,
+    checked_settings,
 )
-from isotherm.schedules import polynomial, require_positive
+from isotherm.schedules import require_positive
+from isotherm.tree import as_position
 from isotherm.types import ArrayTree, BatchPolicy, Key, ScalarOrSchedule, Schedule
 
 
@@ -73,33 +75,33 @@ def dsvi(
     position
         Where $\mu$ starts.
     batches
-        Any batch policy; independent and shuffled batches are both right here.
+        Any batch policy; independent and shuffled batches are both valid here.
     num_steps
-        How many updates.
+        Number of updates.
     covariance
         `"full"` ($d^2/2$ numbers) or `"diagonal"`.
     draws_per_step
-        How many $z$ per step, all with the same batch.
+        Number of $z$ per step, all with the same batch.
     step_size
-        $\rho_0$, in units of the posterior, where 2 is the limit of stability without noise; the
-        decay begins after a tenth of the steps. Or a schedule `step_index -> rho`, taken as it is.
+        $\rho_0$, in standardized coordinates, where 2 is the limit of stability without noise; it
+        decays after a tenth of the steps. Or a schedule `step_index -> rho`, used unchanged.
     factor_rate
-        $\kappa$, the rate of $L$ over that of $\mu$.
+        $\kappa$, the step size of $L$ divided by that of $\mu$.
     optimizer
-        Any optax optimiser instead: it minimises $-\mathcal L$ over $(\mu, L)$ in units of the
-        posterior, and `step_size` and `factor_rate` are not used.
+        Any optax optimizer: it minimizes $-\mathcal L$ over $(\mu, L)$ in standardized coordinates;
+        `step_size` and `factor_rate` are then not used.
     scale
-        The units, and where $L$ starts: `"per-coordinate"` from the curvature at `position`
-        (indifferent to the units of the features), `"uniform"`, the same for all coordinates
-        (calmer where rare features meet fewer steps than one pass over the data), or standard
-        deviations of your own, one number or shaped like the position.
+        The scales of the coordinates, which are also the initial $L$: `"per-coordinate"` from the
+        curvature at `position` (invariant to the units of the features), `"uniform"`, the same for
+        all coordinates (more stable if features are rare and there are fewer steps than one pass
+        over the data), or your own standard deviations, one number or shaped like the position.
     average
-        The part of the steps, at the end, whose mean is the answer.
+        The share of the steps, at the end, over which the iterates are averaged.
 
     Raises
     ------
     FloatingPointError
-        If the climb diverged.
+        If the parameters are not finite.
 
     Examples
     --------
@@ -114,88 +116,66 @@ def dsvi(
     >>> q.sample(jax.random.key(1), num_draws=10).shape
     (1, 10)
     """
-    position, rule, given = check_arguments(
-        grad_fn, position, scale, covariance, num_steps, draws_per_step, average
+    settings = checked_settings(
+        grad_fn,
+        scale,
+        step_size,
+        num_steps=num_steps,
+        covariance=covariance,
+        draws_per_step=draws_per_step,
+        average=average,
     )
-    require_positive("step_size", step_size)
     require_positive("factor_rate", factor_rate)
+    position = as_position(position)
     approximation = _fit(
         key,
         position,
         batches,
-        given,
+        checked_scale(position, scale),
         0.0 if callable(step_size) else step_size,
         factor_rate,
-        grad_fn=grad_fn,
-        schedule=step_size if callable(step_size) else None,
+        settings=settings,
         optimizer=optimizer,
-        num_steps=num_steps,
-        covariance=covariance,
-        draws_per_step=draws_per_step,
-        rule=rule,
-        average=average,
     )
     return check_finite("DSVI", approximation)
 
 
-@partial(
-    jax.jit,
-    static_argnames=[
-        "grad_fn",
-        "schedule",
-        "optimizer",
-        "num_steps",
-        "covariance",
-        "draws_per_step",
-        "rule",
-        "average",
-    ],
-)
+@partial(jax.jit, static_argnames=["settings", "optimizer"])
 def _fit(
     key: Key,
     position: ArrayTree,
     batches: BatchPolicy,
-    given: ArrayTree,
+    given_scale: ArrayTree,
     step_size: float | jax.Array,
     factor_rate: float | jax.Array,
     *,
-    grad_fn: MinibatchGradient,
-    schedule: Schedule | None,
+    settings: Settings,
     optimizer: optax.GradientTransformation | None,
-    num_steps: int,
-    covariance: str,
-    draws_per_step: int,
-    rule: str,
-    average: float,
 ) -> GaussianApproximation:
     batch_key, noise_key, scale_key = (random.fold(key, i) for i in range(3))
-    target = standardise(scale_key, grad_fn, position, batches, rule, given)
-    if schedule is None:
-        schedule = polynomial(cast(float, step_size), delay=num_steps / 10, power=0.7)
-    if optimizer is None:
-        optimizer = _robbins_monro(schedule, factor_rate)
-    transform = optimizer
-    start = target.start(covariance)
-    shape = jnp.zeros((draws_per_step, target.origin.size), target.origin.dtype)
+    target = settings.standardize(scale_key, position, batches, given_scale)
+    schedule = settings.step_size_schedule(step_size, delay=1 / 10)
+    transform = optimizer or _robbins_monro(schedule, factor_rate)
+    start = target.start(settings.covariance)
+    shape = settings.noise_shape(target)
 
-    def step(t: jax.Array, parameters: Parameters, memory: optax.OptState) -> tuple:
+    def step(t: jax.Array, parameters: Parameters, state: optax.OptState) -> tuple:
         noise = random.gaussian(random.fold(noise_key, t), shape)
         batch = batches.batch(batch_key, t)
         value, grads = jax.value_and_grad(partial(bound, target.log_density))(
             parameters, noise, batch
         )
         downhill = jax.tree.map(jnp.negative, grads)
-        updates, memory = transform.update(downhill, memory, parameters)
-        return step_within(parameters, cast(Parameters, updates)), memory, value
+        updates, state = transform.update(downhill, state, parameters)
+        return step_within(parameters, cast(Parameters, updates)), state, value
 
-    parameters, values = climb(step, start, transform.init(start), num_steps, average)
-    return target.finish(parameters, values)
+    return settings.maximize_elbo(step, target, start, transform.init(start))
 
 
 def _robbins_monro(
     schedule: Schedule, factor_rate: float | jax.Array
 ) -> optax.GradientTransformation:
-    """Follow the gradient with decreasing steps, smaller ones for the factor."""
+    """Build gradient ascent with decreasing steps, smaller for the factor than for the mean."""
 
     def init(params: Any) -> jax.Array:
         del params

@@ -1,4 +1,4 @@
-r"""Gaussian approximations of a posterior, and the bound they climb.
+r"""Gaussian approximations of a posterior, and the evidence lower bound they maximize.
 
 $$ q(\theta) = \mathcal N(\mu, LL^\top), \qquad
    \mathcal L(\mu, L) = \mathbb E_{z \sim \mathcal N(0, I)}\bigl[\log p(\theta, \text{data})
@@ -7,11 +7,11 @@ $$ q(\theta) = \mathcal N(\mu, LL^\top), \qquad
 
 with $L$ lower triangular (`"full"`) or diagonal (`"diagonal"`). The entropy is exact; the
 expectation is estimated with a few $z$ and a minibatch, and differentiated through
-$\theta = \mu + Lz$. For a log-concave target $-\mathcal L$ is convex in $(\mu, L)$ (Challis & Barber
-2013), every one of its estimates too.
+$\theta = \mu + Lz$. For a log-concave target $-\mathcal L$ is convex in $(\mu, L)$ (Challis &
+Barber 2013), and so is each of its estimates.
 
-At the optimum $(LL^\top)^{-1} = -\mathbb E_q[\nabla^2 \log p]$: on a Gaussian posterior of precision
-$\Lambda$ the full approximation is exact, and the diagonal one has standard deviations
+At the optimum $(LL^\top)^{-1} = -\mathbb E_q[\nabla^2 \log p]$: on a Gaussian posterior of
+precision $\Lambda$ the full approximation is exact, and the diagonal one has standard deviations
 $\Lambda_{ii}^{-1/2}$, which are smaller than the true ones wherever coordinates are correlated.
 
 References
@@ -39,14 +39,14 @@ LogDensity = Callable[[jax.Array, Batch], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GaussianApproximation:
-    """A Gaussian in place of the posterior, with the interface of draws."""
+    """A Gaussian that approximates the posterior; `sample` draws from it."""
 
     mean: ArrayTree
     r"""$\mu$, shaped like the position."""
     scale: jax.Array
     r"""$L$ over the flattened position (leaves in order): `(d, d)` lower triangular, or `(d,)`."""
     elbo: jax.Array
-    r"""The estimate of $\mathcal L$ at every step; noisy, for looking at (`evidence_bound`)."""
+    r"""The noisy estimate of $\mathcal L$ at every step; `evidence_bound` gives a precise one."""
 
     @property
     def covariance(self) -> jax.Array:
@@ -54,7 +54,7 @@ class GaussianApproximation:
         return jnp.diag(self.scale**2) if self.scale.ndim == 1 else self.scale @ self.scale.T
 
     def standard_deviations(self) -> ArrayTree:
-        """Give the marginal standard deviations, shaped like the position."""
+        """Return the marginal standard deviations, shaped like the position."""
         _, unflatten = flatten(self.mean)
         rows = jnp.abs(self.scale) if self.scale.ndim == 1 else jnp.linalg.norm(self.scale, axis=1)
         return unflatten(rows)
@@ -65,8 +65,7 @@ class GaussianApproximation:
 
     def sample(self, key: Key, num_draws: int) -> ArrayTree:
         """Draw positions, with leading axes `(1, num_draws)` as in a run of one chain."""
-        if num_draws < 1:
-            raise ValueError(f"`num_draws` must be at least 1, got {num_draws}.")
+        check_count("num_draws", num_draws)
         flat, unflatten = flatten(self.mean)
         noise = random.gaussian(key, jnp.zeros((num_draws, flat.size), flat.dtype))
         positions = jax.vmap(unflatten)(reparametrise(Parameters(flat, self.scale), noise))
@@ -74,7 +73,7 @@ class GaussianApproximation:
 
 
 class Parameters(NamedTuple):
-    """What the methods move: a mean and a factor of the covariance, over flat numbers."""
+    """Variational parameters: the mean and a factor of the covariance of the flat position."""
 
     mean: jax.Array
     factor: jax.Array
@@ -103,7 +102,7 @@ def bound(
 
 
 def step_within(parameters: Parameters, step: Parameters) -> Parameters:
-    r"""Take a step, but let no $L_{ii}$ lose more than half of itself: they stay positive."""
+    r"""Take a step in which no $L_{ii}$ shrinks by more than half, so that all stay positive."""
     factor = parameters.factor + step.factor
     if factor.ndim == 1:
         factor = jnp.maximum(factor, 0.5 * parameters.factor)
@@ -114,10 +113,19 @@ def step_within(parameters: Parameters, step: Parameters) -> Parameters:
 
 
 def flatten(position: ArrayTree) -> tuple[jax.Array, Callable[[jax.Array], ArrayTree]]:
-    """Flatten a position to at least single precision, with the way back to its own dtypes."""
+    """Flatten a position to at least single precision.
+
+    Returns the flat array and the function that restores the structure and the dtypes.
+    """
     flat, unravel = ravel_pytree(position)
     dtype = flat.dtype
     return flat.astype(jnp.promote_types(dtype, jnp.float32)), lambda x: unravel(x.astype(dtype))
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise a `ValueError` unless the argument called `name` is at least 1."""
+    if not value >= 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}.")
 
 
 class Estimate(NamedTuple):
@@ -138,19 +146,19 @@ def evidence_bound(
 ) -> Estimate:
     r"""Estimate $\mathcal L$ on all data, with its Monte Carlo error.
 
-    Comparable between approximations of the same model (higher is closer to the posterior), and
-    with $\log p(\text{data})$ if likelihood and prior are normalised.
+    Approximations of the same model can be compared by it (higher is closer to the posterior). It
+    is a lower bound of $\log p(\text{data})$ if likelihood and prior are normalised.
 
     Parameters
     ----------
     key
-        For the draws; with the same key two approximations are compared on the same $z$.
+        For the draws; two approximations with the same key are compared on the same $z$.
     grad_fn, approximation
-        The target and what approximates it.
+        The target and its approximation.
     data
         All data, a pytree whose leaves have the same first axis.
     num_draws
-        How many $z$.
+        Number of $z$.
     chunk_size
         Rows per evaluation in the pass over the data.
     """

@@ -3,30 +3,33 @@ r"""Hessian-free stochastic Gaussian variational inference.
 $$ (B_t + \lambda_t I)\,p_t = \hat g_t, \qquad \phi_{t+1} = \phi_t + \alpha_t\,p_t, \qquad
    \phi = (\mu, L), $$
 
-with $\hat g_t$ the gradient of the bound $\mathcal L$ of `baselines.gaussian` with respect to mean *and*
-factor, estimated from a minibatch and a few $z$, and $B_t$ an estimate of its negative Hessian. $B_t$
-is never built: conjugate gradients ask only for products $B_t v$, each at the price of about two
-gradients (forward over reverse differentiation through $\theta = \mu + Lz$: second-order stochastic
-backpropagation, exact for the sample). With $k$ iterations a step costs about $2k + 5$ gradients.
+$\hat g_t$ is the gradient of the bound $\mathcal L$ of `baselines.gaussian` with respect to mean
+*and* factor, estimated from a minibatch and a few $z$; $B_t$ is an estimate of its negative
+Hessian. $B_t$ is never formed: conjugate gradients need only products $B_t v$, each at the cost of
+about two gradients (forward over reverse differentiation through $\theta = \mu + Lz$: second-order
+stochastic backpropagation, exact for the sample). With $k$ iterations a step costs about $2k + 5$
+gradients.
 
-The damping $\lambda_t$ is Tikhonov's, adapted by the rule of Levenberg and Marquardt: let $r$ be the
-gain of the bound, on the step's own batch and $z$, over the gain that the quadratic model promised;
-$r < 1/4$ makes $\lambda$ half as large again, $r > 3/4$ takes a third off. Conjugate gradients stop at
-a direction of negative curvature (targets that are not log-concave), and no $L_{ii}$ may lose more
-than half of itself in a step.
+The damping $\lambda_t$ is Tikhonov's, adapted by the rule of Levenberg and Marquardt. Let $r$ be
+the gain of the bound, on the batch and $z$ of the step, divided by the gain that the quadratic
+model predicts. If $r < 1/4$, $\lambda$ is multiplied by 3/2; if $r > 3/4$, by 2/3. Conjugate
+gradients stop at a direction of negative curvature (targets that are not log-concave). No $L_{ii}$
+shrinks by more than half in a step.
 
-Where the published algorithm is open, or fails, this is what we chose:
+Choices where the published algorithm is unspecified or fails:
 
-- *Curvature from its own batch and $z$* (`curvature="independent"`). As we read their algorithm 1 it
-  takes $\hat g_t$ and $B_t$ from the same ones (`"shared"`). Then $\mathbb E[B_t^{-1}\hat g_t] \ne 0$ at
-  the optimum, and the answer is biased however small the steps: each of them goes towards the
-  optimum *of its own sample*. On Gaussian posteriors, with 10 draws of $z$, we measured standard
-  deviations 10 to 60 % too large, and with one draw it was unstable. Independence removes this to
-  first order.
-- *Decreasing $\alpha_t = \alpha_0(1 + t/b)^{-0.7}$ and a tail average* (`average`): a full Newton step
-  ($\alpha = 1$) forgets everything but the current batch.
-- *Units of the posterior* (`scale`) precondition the conjugate gradients, and are the unit of $\lambda$.
-- Conjugate gradients start from zero. The curvature is the exact Hessian and not a Gauss–Newton
+- *The curvature has its own batch and $z$* (`curvature="independent"`). As we read their algorithm
+  1, $\hat g_t$ and $B_t$ come from the same ones (`"shared"`). Then
+  $\mathbb E[B_t^{-1}\hat g_t] \ne 0$ at the optimum, and the result is biased for any step size:
+  each step goes towards the optimum *of its own sample*. On Gaussian posteriors with 10 draws of
+  $z$ we measured standard deviations 10 to 60 % too large; with one draw it was unstable.
+  Independence removes this bias to first order.
+- *Decreasing $\alpha_t = \alpha_0(1 + t/b)^{-0.7}$ and a tail average* (`average`): a full Newton
+  step
+  ($\alpha = 1$) depends on the current batch only.
+- *Standardized coordinates* (`scale`) precondition the conjugate gradients and define the unit of
+  $\lambda$.
+- Conjugate gradients start from zero. The curvature is the exact Hessian, not a Gauss–Newton
   matrix: for log-concave targets it is positive semi-definite at every sample.
 
 References
@@ -38,7 +41,6 @@ optimization*, ICML: the damping rule.
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -50,16 +52,18 @@ from isotherm.paper.baselines.gaussian import (
     GaussianApproximation,
     Parameters,
     bound,
+    check_count,
     step_within,
 )
 from isotherm.paper.baselines.stochastic_vi import (
-    check_arguments,
+    Settings,
     check_finite,
-    climb,
-    standardise,
+    checked_scale,
+    checked_settings,
 )
-from isotherm.schedules import polynomial, require_positive
-from isotherm.types import ArrayTree, BatchPolicy, Key, ScalarOrSchedule, Schedule
+from isotherm.schedules import require_positive
+from isotherm.tree import as_position
+from isotherm.types import ArrayTree, BatchPolicy, Key, ScalarOrSchedule
 
 
 def hfsgvi(
@@ -89,30 +93,31 @@ def hfsgvi(
     position
         Where $\mu$ starts.
     batches
-        Any batch policy; curvature profits from large batches.
+        Any batch policy; large batches give better curvature estimates.
     num_steps
-        How many updates.
+        Number of updates.
     covariance
         `"diagonal"` as in the paper, or `"full"`.
     draws_per_step
-        How many $z$ for the gradient, and as many for the curvature. With a full covariance fewer
-        than $d$ of them leave directions of $L$ without curvature: strong damping, slow progress.
+        Number of $z$ for the gradient, and as many for the curvature. With a full covariance fewer
+        than $d$ of them leave directions of $L$ without curvature: the damping grows and progress
+        is slow.
     cg_steps
-        $k$: conjugate gradient iterations per step, at most.
+        $k$: the largest number of conjugate gradient iterations per step.
     step_size
         $\alpha_0$, a number that decays after a twentieth of the steps, or a schedule
-        `step_index -> alpha`, taken as it is (`lambda t: 1.0` for plain Newton steps).
+        `step_index -> alpha`, used unchanged (`lambda t: 1.0` for plain Newton steps).
     damping
-        $\lambda_0$, in units of the posterior, where the largest curvature is about 1.
+        $\lambda_0$, in standardized coordinates, where the largest curvature is about 1.
     curvature
-        `"independent"`, or `"shared"` with the gradient's batch and $z$ (biased; see the module).
+        `"independent"`, or `"shared"` with the batch and $z$ of the gradient (biased; see above).
     scale, average
         As in `dsvi`.
 
     Raises
     ------
     FloatingPointError
-        If the climb diverged.
+        If the parameters are not finite.
 
     Examples
     --------
@@ -120,77 +125,57 @@ def hfsgvi(
     >>> x = np.random.default_rng(0).normal(3.0, 1.0, size=400).astype(np.float32)
     >>> grad_fn = isotherm.minibatch_gradient(
     ...     lambda mean, x: -0.5 * (x - mean) ** 2, lambda mean: -0.5 * mean**2, data_size=400)
-    >>> q = hfsgvi(jax.random.key(0), grad_fn, jnp.array(0.0), isotherm.full_batch(x), num_steps=200)
+    >>> q = hfsgvi(
+    ...     jax.random.key(0), grad_fn, jnp.array(0.0), isotherm.full_batch(x), num_steps=200)
     >>> bool(abs(q.mean - x.sum() / 401) < 0.01), bool(abs(q.standard_deviations() - 0.05) < 0.005)
     (True, True)
     """
-    position, rule, given = check_arguments(
-        grad_fn, position, scale, covariance, num_steps, draws_per_step, average
+    settings = checked_settings(
+        grad_fn,
+        scale,
+        step_size,
+        num_steps=num_steps,
+        covariance=covariance,
+        draws_per_step=draws_per_step,
+        average=average,
     )
     if curvature not in ("independent", "shared"):
         raise ValueError(f"`curvature` must be 'independent' or 'shared', got {curvature!r}.")
-    if not cg_steps >= 1:
-        raise ValueError(f"`cg_steps` must be at least 1, got {cg_steps}.")
-    require_positive("step_size", step_size)
+    check_count("cg_steps", cg_steps)
     require_positive("damping", damping)
+    position = as_position(position)
     approximation = _fit(
         key,
         position,
         batches,
-        given,
+        checked_scale(position, scale),
         0.0 if callable(step_size) else step_size,
         damping,
-        grad_fn=grad_fn,
-        schedule=step_size if callable(step_size) else None,
-        num_steps=num_steps,
-        covariance=covariance,
-        draws_per_step=draws_per_step,
+        settings=settings,
         cg_steps=cg_steps,
         curvature=curvature,
-        rule=rule,
-        average=average,
     )
     return check_finite("HFSGVI", approximation)
 
 
-@partial(
-    jax.jit,
-    static_argnames=[
-        "grad_fn",
-        "schedule",
-        "num_steps",
-        "covariance",
-        "draws_per_step",
-        "cg_steps",
-        "curvature",
-        "rule",
-        "average",
-    ],
-)
+@partial(jax.jit, static_argnames=["settings", "cg_steps", "curvature"])
 def _fit(
     key: Key,
     position: ArrayTree,
     batches: BatchPolicy,
-    given: ArrayTree,
+    given_scale: ArrayTree,
     step_size: float | jax.Array,
     damping: float | jax.Array,
     *,
-    grad_fn: MinibatchGradient,
-    schedule: Schedule | None,
-    num_steps: int,
-    covariance: str,
-    draws_per_step: int,
+    settings: Settings,
     cg_steps: int,
     curvature: str,
-    rule: str,
-    average: float,
 ) -> GaussianApproximation:
     scale_key, *keys = (random.fold(key, i) for i in range(5))
-    target = standardise(scale_key, grad_fn, position, batches, rule, given)
-    if schedule is None:
-        schedule = polynomial(cast(float, step_size), delay=num_steps / 20, power=0.7)
-    alpha, start = schedule, target.start(covariance)
-    shape = jnp.zeros((draws_per_step, target.origin.size), target.origin.dtype)
+    target = settings.standardize(scale_key, position, batches, given_scale)
+    alpha = settings.step_size_schedule(step_size, delay=1 / 20)
+    start = target.start(settings.covariance)
+    shape = settings.noise_shape(target)
     _, unravel = ravel_pytree(start)
 
     def estimate(t: jax.Array, batch_key: Key, noise_key: Key) -> Callable:
@@ -199,30 +184,32 @@ def _fit(
         return lambda parameters: bound(target.log_density, parameters, noise, batch)
 
     def step(t: jax.Array, parameters: Parameters, damping: jax.Array) -> tuple:
-        here = estimate(t, keys[0], keys[1])
-        there = here if curvature == "shared" else estimate(t, keys[2], keys[3])
-        value, grads = jax.value_and_grad(here)(parameters)
-        uphill, _ = ravel_pytree(grads)
+        bound_of_step = estimate(t, keys[0], keys[1])
+        shared = curvature == "shared"
+        bound_of_curvature = bound_of_step if shared else estimate(t, keys[2], keys[3])
+        value, grads = jax.value_and_grad(bound_of_step)(parameters)
+        gradient, _ = ravel_pytree(grads)
 
-        def curve(v: jax.Array) -> jax.Array:
-            product = jax.jvp(jax.grad(there), (parameters,), (unravel(v),))[1]
+        def hessian_times(v: jax.Array) -> jax.Array:
+            product = jax.jvp(jax.grad(bound_of_curvature), (parameters,), (unravel(v),))[1]
             return -ravel_pytree(product)[0]
 
-        direction = conjugate_gradients(lambda v: curve(v) + damping * v, uphill, cg_steps)
-        promised = uphill @ direction - 0.5 * direction @ curve(direction)
-        gained = here(step_within(parameters, unravel(direction))) - value
+        direction = conjugate_gradients(
+            lambda v: hessian_times(v) + damping * v, gradient, cg_steps
+        )
+        predicted = gradient @ direction - 0.5 * direction @ hessian_times(direction)
+        gained = bound_of_step(step_within(parameters, unravel(direction))) - value
         moved = step_within(parameters, unravel(alpha(t) * direction))
-        return moved, adapt(damping, gained, promised), value
+        return moved, adapt(damping, gained, predicted), value
 
     damping = jnp.asarray(damping, target.origin.dtype)
-    parameters, values = climb(step, start, damping, num_steps, average)
-    return target.finish(parameters, values)
+    return settings.maximize_elbo(step, target, start, damping)
 
 
-def adapt(damping: jax.Array, gained: jax.Array, promised: jax.Array) -> jax.Array:
-    r"""Change $\lambda$ by what a step gained over what it promised (Levenberg, Marquardt)."""
-    good = (promised > 0) & (gained > 0.75 * promised)
-    fair = (promised > 0) & (gained >= 0.25 * promised)
+def adapt(damping: jax.Array, gained: jax.Array, predicted: jax.Array) -> jax.Array:
+    r"""Adapt $\lambda$ to the gain of a step over the predicted gain (Levenberg, Marquardt)."""
+    good = (predicted > 0) & (gained > 0.75 * predicted)
+    fair = (predicted > 0) & (gained >= 0.25 * predicted)
     factor = jnp.where(good, 2 / 3, jnp.where(fair, 1.0, 3 / 2))
     return jnp.clip(damping * factor, 1e-6, 1e6).astype(damping.dtype)
 
@@ -232,8 +219,8 @@ def conjugate_gradients(
 ) -> jax.Array:
     r"""Solve $Ax = b$ from products with $A$, starting at zero.
 
-    Stops where it is at a residual of a millionth, and at a direction $p$ with $p^\top A p \le 0$: then
-    $A$ is not positive definite, and what was found so far is still uphill.
+    Stops at a residual of a millionth of $b$, and at a direction $p$ with $p^\top A p \le 0$: then
+    $A$ is not positive definite, and the current $x$ is still a direction of ascent.
     """
     size = b @ b
 

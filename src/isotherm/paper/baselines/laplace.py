@@ -1,35 +1,38 @@
-r"""Laplace's approximation: a Gaussian as curved as the posterior at a mode.
+r"""Laplace approximation: a Gaussian with the curvature of the posterior at a mode.
 
 $$ q(\theta) = \mathcal N\bigl(\hat\theta, T\,(G + s^{-2} I)^{-1}\bigr), \qquad
    G = \sum_{i=1}^N J_i^\top \Lambda_i J_i $$
 
 with $J_i$ the derivative of the network's outputs in row $i$ and $\Lambda_i$ the curvature of its
-likelihood there: $\operatorname{diag}(p_i) - p_i p_i^\top$ for classes, $\sigma^{-2} I$ for a Gaussian. $G$ is the
-generalised Gauss–Newton matrix, which is the Fisher information here and, unlike the Hessian, has no
-negative eigenvalues. Of all $d^2$ entries one keeps
+likelihood there: $\operatorname{diag}(p_i) - p_i p_i^\top$ for classes, $\sigma^{-2} I$ for a
+Gaussian. $G$ is the generalised Gauss–Newton matrix, which is the Fisher information here and,
+unlike the Hessian, has no negative eigenvalues. Of its $d^2$ entries these are kept:
 
-- `"diagonal"`: the diagonal. Cheap, and wrong where weights are correlated; its draws disturb
-  all layers at once and often predict worse than the mode, for which a temperature below 1 is
-  the usual remedy.
-- `"last-layer"`: all entries of the last layer, the others fixed at the mode. A network is linear in its
-  last layer, so there $G$ is the Hessian, and the approximation is as good as in logistic regression.
+- `"diagonal"`: the diagonal. Cheap, and wrong where weights are correlated. Its draws perturb all
+  layers at once and often predict worse than the mode; the usual remedy is a temperature below 1.
+- `"last-layer"`: all entries of the last layer, the others fixed at the mode. A network is linear
+  in its last layer, so there $G$ is the Hessian, and the approximation is as good as in logistic
+  regression.
 
-On a linear model with Gaussian noise the second is the exact posterior.
+For a linear model with Gaussian noise `"last-layer"` is the exact posterior.
 
-The diagonal is a sum over rows and outputs of squared gradients, which nobody gives one by one at
-the price of their sum. Random signs do: with $\epsilon_{ic} = \pm1$ and any root $\Lambda_i = S_i S_i^\top$,
-$\mathbb E\bigl[(\sum_i J_i^\top S_i\epsilon_i)_j^2\bigr] = G_{jj}$, since everything mixed vanishes in the mean. The
-sum runs over small groups of rows, each one gradient; over $N/b$ groups of $b$ rows the relative
-error of a variance is about $\sqrt{2b/N}$ and the price that of an epoch with batches of $b$.
+The diagonal is a sum over rows and outputs of squared gradients, which automatic differentiation
+does not give at the cost of one gradient. Random signs do: with $\epsilon_{ic} = \pm1$ and any root
+$\Lambda_i = S_i S_i^\top$, $\mathbb E\bigl[(\sum_i J_i^\top S_i\epsilon_i)_j^2\bigr] = G_{jj}$,
+since mixed terms have mean zero. The sum is over small groups of rows, with one gradient each. With
+$N/b$ groups of $b$ rows the relative error of a variance is about $\sqrt{2b/N}$ and the cost is
+that of an epoch with batches of $b$.
 
 References
 ----------
-MacKay (1992), *A practical Bayesian framework for backpropagation networks*. Daxberger et al. (2021),
-*Laplace redux: effortless Bayesian deep learning*, NeurIPS. Kristiadi, Hein & Hennig (2020), *Being
-Bayesian, even just a bit, fixes overconfidence in ReLU networks*, ICML: the last layer.
+MacKay (1992), *A practical Bayesian framework for backpropagation networks*. Daxberger et al.
+(2021), *Laplace redux: effortless Bayesian deep learning*, NeurIPS. Kristiadi, Hein & Hennig
+(2020), *Being Bayesian, even just a bit, fixes overconfidence in ReLU networks*, ICML: the last
+layer.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -39,19 +42,19 @@ from jax.flatten_util import ravel_pytree
 from isotherm import random
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.models.networks import Layer, Network
-from isotherm.paper.baselines.gaussian import GaussianApproximation
+from isotherm.paper.baselines.gaussian import GaussianApproximation, check_count
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, Batch, Key
 
 CHUNK_ROWS = 500
-"""How many rows of the last layer's inputs exist at once."""
+"""Rows per chunk when the curvature of the last layer is summed."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LastLayer:
-    """A Gaussian over the last layer, the others fixed, with the interface of draws."""
+    """A Gaussian over the last layer; the other layers are fixed."""
 
     fixed: tuple[Layer, ...]
     """All layers but the last."""
@@ -80,30 +83,30 @@ def laplace(
     rows_per_group: int = 10,
     num_sweeps: int = 1,
 ) -> GaussianApproximation | LastLayer:
-    r"""Put a Gaussian around a mode.
+    r"""Approximate the posterior by a Gaussian around a mode.
 
     Parameters
     ----------
     key
-        For the random signs of a diagonal; nothing else is random.
+        For the random signs of the diagonal; the last layer needs no random numbers.
     network
         From `mlp` or `lenet`.
     mode
-        $\hat\theta$: `sgd(...).position`, or `isotherm.find_mode`.
+        $\hat\theta$: `sgd(...).position`, or the result of `isotherm.find_mode`.
     data
         `(x, y)`, all rows.
     structure
         `"last-layer"` or `"diagonal"`.
     curvature
-        `"ggn"`, $G$ as above; for the diagonal also `"fisher"`, the empirical one, $\sum_i g_i g_i^\top$
-        with the gradients $g_i$ of the log likelihood at the labels, which is too small where the
-        network fits its data well.
+        `"ggn"`: $G$ as above. For the diagonal also `"fisher"`: the empirical Fisher matrix
+        $\sum_i g_i g_i^\top$ with the gradients $g_i$ of the log likelihood at the labels, which is
+        too small where the network fits its data well.
     prior_sd
         $s$; the network's own if not given.
     temperature
         $T$: 1 approximates the posterior, 0 is the mode.
     rows_per_group, num_sweeps
-        $b$, and how often to go through the data, to estimate a diagonal.
+        $b$, and the number of passes over the data, to estimate the diagonal.
 
     Examples
     --------
@@ -121,13 +124,13 @@ def laplace(
         raise ValueError(f"`curvature` must be 'ggn' or 'fisher', got {curvature!r}.")
     if curvature == "fisher" and structure == "last-layer":
         raise ValueError(
-            "`curvature` 'fisher' is for a diagonal; 'ggn' is exact in the last layer."
+            "`curvature` 'fisher' needs `structure` 'diagonal'; for 'last-layer' use 'ggn', "
+            "which is exact there."
         )
     if not 0 <= temperature < np.inf:
         raise ValueError(f"`temperature` must not be negative, got {temperature}.")
-    for name, value in {"rows_per_group": rows_per_group, "num_sweeps": num_sweeps}.items():
-        if not value >= 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_count("rows_per_group", rows_per_group)
+    check_count("num_sweeps", num_sweeps)
     prior_sd = network.prior_sd if prior_sd is None else prior_sd
     require_positive("prior_sd", prior_sd)
     mode, data = as_position(mode), jax.tree.map(jnp.asarray, data)
@@ -148,6 +151,25 @@ def curvature_diagonal(
     num_sweeps: int = 1,
 ) -> ArrayTree:
     """Estimate the diagonal of $G$ by random signs, shaped like the position."""
+    size = jax.tree.leaves(data)[0].shape[0]
+    sweep = partial(
+        _sweep, network=network, curvature=curvature, group_size=min(rows_per_group, size)
+    )
+    sums = [sweep(random.fold(key, i), position, data) for i in range(num_sweeps)]
+    return jax.tree.map(lambda *each: sum(each) / num_sweeps, *sums)
+
+
+@partial(jax.jit, static_argnames=["network", "curvature", "group_size"])
+def _sweep(
+    key: Key,
+    position: ArrayTree,
+    data: Batch,
+    *,
+    network: Network,
+    curvature: str,
+    group_size: int,
+) -> ArrayTree:
+    """Estimate the diagonal of $G$ in one pass over the data."""
 
     def group(key: Key, rows: Batch) -> ArrayTree:
         outputs, pull = jax.vjp(lambda w: network.apply(w, rows[0]), position)
@@ -160,30 +182,25 @@ def curvature_diagonal(
         (gradient,) = pull(direction.astype(outputs.dtype))
         return jax.tree.map(lambda g: g * g, gradient)
 
-    size = jax.tree.leaves(data)[0].shape[0]
-    b = min(rows_per_group, size)
+    size, b = jax.tree.leaves(data)[0].shape[0], group_size
     groups = size // b
 
-    @jax.jit
-    def sweep(key: Key, data: Batch) -> ArrayTree:
-        def add(i: jax.Array, total: ArrayTree) -> ArrayTree:
-            rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * b, b), data)
-            return jax.tree.map(jnp.add, total, group(random.fold(key, i), rows))
+    def add(i: jax.Array, total: ArrayTree) -> ArrayTree:
+        rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * b, b), data)
+        return jax.tree.map(jnp.add, total, group(random.fold(key, i), rows))
 
-        total = jax.lax.fori_loop(0, groups, add, jax.tree.map(jnp.zeros_like, position))
-        if size > groups * b:
-            rest = jax.tree.map(lambda a: a[groups * b :], data)
-            total = jax.tree.map(jnp.add, total, group(random.fold(key, groups), rest))
-        return total
-
-    sums = [sweep(random.fold(key, i), data) for i in range(num_sweeps)]
-    return jax.tree.map(lambda *each: sum(each) / num_sweeps, *sums)
+    total = jax.lax.fori_loop(0, groups, add, jax.tree.map(jnp.zeros_like, position))
+    if size > groups * b:
+        rest = jax.tree.map(lambda a: a[groups * b :], data)
+        total = jax.tree.map(jnp.add, total, group(random.fold(key, groups), rest))
+    return total
 
 
 def _root_times(network: Network, outputs: jax.Array, signs: jax.Array) -> jax.Array:
     r"""Multiply a root of $\Lambda$ by signs, row by row.
 
-    $S = \operatorname{diag}(\sqrt p) - p\sqrt p^\top$ has $SS^\top = \operatorname{diag}(p) - pp^\top$.
+    $S = \operatorname{diag}(\sqrt p) - p\sqrt p^\top$ has
+    $SS^\top = \operatorname{diag}(p) - pp^\top$.
     """
     if network.likelihood == "gaussian":
         return signs / network.noise_sd
@@ -193,7 +210,7 @@ def _root_times(network: Network, outputs: jax.Array, signs: jax.Array) -> jax.A
 
 
 def _outputs_likelihood(network: Network, outputs: jax.Array, y: jax.Array) -> jax.Array:
-    """Evaluate the log likelihood of outputs: that of a network which returns its position."""
+    """Evaluate the log likelihood of outputs, by a network whose outputs are its position."""
     return replace(network, apply=lambda position, x: position).log_likelihood(outputs, (y, y))
 
 
@@ -203,7 +220,7 @@ def _around_last_layer(
     *fixed, last = mode
     if not isinstance(last, Layer) or last.weights.ndim != 2:
         raise ValueError(
-            "`mode` must be a sequence of `isotherm.models.networks.Layer` that ends with a dense one."
+            "`mode` must be a sequence of `isotherm.models.networks.Layer`, the last of them dense."
         )
     information = _last_information(network, tuple(fixed), last, data)
     precision = information + prior_sd**-2 * np.eye(len(information))
@@ -215,28 +232,35 @@ def _around_last_layer(
 def _last_information(
     network: Network, fixed: tuple[Layer, ...], last: Layer, data: Batch
 ) -> np.ndarray:
-    r"""Compute $G$ of the last layer, numbered as its weights are, then its bias.
-
-    With the identity as its last layer a network returns what that layer sees.
-    """
+    r"""Compute $G$ of the last layer: its weights in order, then its bias."""
     inputs, outputs = last.weights.shape
-    identity = Layer(jnp.eye(inputs, dtype=last.weights.dtype), jnp.zeros_like(last.weights[:, 0]))
-
-    def chunk(last: Layer, rows: Batch) -> jax.Array:
-        seen = network.apply((*fixed, identity), rows[0])
-        seen = jnp.concatenate([seen, jnp.ones_like(seen[:, :1])], axis=1)
-        weights = _output_curvature(network, network.apply((*fixed, last), rows[0]))
-
-        def block(weight: jax.Array) -> jax.Array:  # one row of every Lambda
-            both = seen[:, :, None] * weight[:, None, :]
-            return seen.T @ both.reshape(len(seen), -1)
-
-        return jax.lax.map(block, jnp.moveaxis(weights, 1, 0))
-
     rows = jax.tree.leaves(data)[0].shape[0]
-    total = sum_over_rows(jax.jit(chunk), last, data, rows, CHUNK_ROWS)
+    chunk = partial(_information_of_rows, network=network)
+    total = sum_over_rows(chunk, (*fixed, last), data, rows, CHUNK_ROWS)
     size = (inputs + 1) * outputs
     return np.asarray(jnp.moveaxis(total, 0, 1).reshape(size, size), np.float64)
+
+
+@partial(jax.jit, static_argnames="network")
+def _information_of_rows(
+    position: tuple[Layer, ...], rows: Batch, *, network: Network
+) -> jax.Array:
+    """Compute $G$ of the last layer for some rows: (output, input, input and output).
+
+    With the identity as its last layer a network returns the inputs of that layer.
+    """
+    *fixed, last = position
+    width = last.weights.shape[0]
+    identity = Layer(jnp.eye(width, dtype=last.weights.dtype), jnp.zeros_like(last.weights[:, 0]))
+    inputs = network.apply((*fixed, identity), rows[0])
+    inputs = jnp.concatenate([inputs, jnp.ones_like(inputs[:, :1])], axis=1)
+    curvature = _output_curvature(network, network.apply(position, rows[0]))
+
+    def block(weight: jax.Array) -> jax.Array:  # one row of every Lambda
+        both = inputs[:, :, None] * weight[:, None, :]
+        return inputs.T @ both.reshape(len(inputs), -1)
+
+    return jax.lax.map(block, jnp.moveaxis(curvature, 1, 0))
 
 
 def _output_curvature(network: Network, outputs: jax.Array) -> jax.Array:

@@ -3,21 +3,22 @@ r"""Dropout, at training and at prediction.
 $$ \theta = M \odot \text{mask}/k, \qquad \text{row } j \text{ of a weight matrix is kept with
    probability } k = 1 - r \text{ and zero otherwise} $$
 
-To drop an input of a layer is to zero its row of the weight matrix (for a convolution: a channel), so
-a draw is a position, and the draws form a distribution $q_M(\theta)$ that training moves. Its loss is
-$-\tfrac1N\mathbb E_q[\log p(\theta, \text{data})]$, estimated with fresh masks at every step: up to the entropy
-of $q$, which hardly depends on $M$, the variational bound of Gal & Ghahramani, whose $L_2$ penalty
-$k\lVert M/k\rVert^2$ is the mean of the Gaussian log prior over masks. Biases are kept. The spread of $q$
-follows from $r$ and is not learned: it does not shrink with more data.
+Dropping an input of a layer is setting its row of the weight matrix to zero (for a convolution: its
+channel). So a draw is a position, and the draws have a distribution $q_M(\theta)$. Training
+minimizes $-\tfrac1N\mathbb E_q[\log p(\theta, \text{data})]$, estimated with new masks at every
+step. Up to the entropy of $q$, which hardly depends on $M$, this is the variational bound of Gal &
+Ghahramani: their $L_2$ penalty $k\lVert M/k\rVert^2$ is the mean of the Gaussian log prior over
+masks. Biases are never dropped. The spread of $q$ follows from $r$ and is not learned: it does not
+shrink with more data.
 
-For a linear model with squared loss the answer is known: ridge regression with the penalty
+For a linear model with squared loss the result is ridge regression with the penalty
 $\tfrac rk\sum_i x_{ij}^2$ on coefficient $j$, which the tests check.
 
 References
 ----------
-Gal & Ghahramani (2016), *Dropout as a Bayesian approximation: representing model uncertainty in deep
-learning*, ICML. Their $p$ is our $k$. Wager, Wang & Liang (2013), *Dropout training as adaptive
-regularization*, NIPS: the linear case.
+Gal & Ghahramani (2016), *Dropout as a Bayesian approximation: representing model uncertainty in
+deep learning*, ICML. Their $p$ is our $k$. Wager, Wang & Liang (2013), *Dropout training as
+adaptive regularization*, NIPS: the linear case.
 """
 
 from collections.abc import Sequence
@@ -32,9 +33,9 @@ import optax
 from isotherm import random
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.models.networks import Layer
+from isotherm.paper.baselines.gaussian import check_count
 from isotherm.paper.baselines.training import (
     Training,
-    check_num_draws,
     check_training,
     momentum_optimizer,
     train,
@@ -46,7 +47,7 @@ from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dropout:
-    """Weights whose rows come and go, with the interface of draws."""
+    """Weights, and the rates at which their rows are dropped; `sample` draws masked weights."""
 
     position: ArrayTree
     """$M$."""
@@ -57,7 +58,7 @@ class Dropout:
 
     def sample(self, key: Key, num_draws: int) -> ArrayTree:
         """Draw positions with masked rows, with leading axes `(1, num_draws)`."""
-        check_num_draws(num_draws)
+        check_count("num_draws", num_draws)
         return _sample(key, self.position, self.rates, num_draws)
 
 
@@ -82,7 +83,7 @@ def mc_dropout(
     optimizer: optax.GradientTransformation | None = None,
     progress: bool | None = None,
 ) -> Dropout:
-    r"""Train a network with dropout, to predict with dropout.
+    r"""Train a network with dropout; draws of the fit have dropped units too.
 
     Parameters
     ----------
@@ -96,21 +97,21 @@ def mc_dropout(
     batches
         The data, usually `isotherm.shuffled_batches((x, y), 100)`.
     num_steps
-        How many updates.
+        Number of updates.
     rates
-        $r$, the chance that an input of a layer is dropped: one number for all layers but the
+        $r$, the probability that an input of a layer is dropped: one number for all layers but the
         first, whose inputs are the data and are kept, or one number per layer.
     masks_per_batch
-        How many masks share a batch, each with an equal part of its rows, so it must divide the
-        batch size. 1 is cheapest and noisiest (large steps then diverge or stall); the batch size
-        is one mask per row, as dropout layers do it, and several times the price.
+        Number of masks per batch. Each is used for an equal part of the rows, so it must divide
+        the batch size. 1 is cheapest and noisiest (large steps then diverge or stall); the batch
+        size means one mask per row, as in dropout layers, and costs several times as much.
     step_size, momentum, optimizer, progress
         As in `isotherm.paper.baselines.sgd.sgd`.
 
     Raises
     ------
     FloatingPointError
-        If the descent diverged.
+        If a loss or a parameter is not finite.
 
     Examples
     --------
@@ -124,27 +125,36 @@ def mc_dropout(
     (1, 7, 20, 2)
     """
     check_training(grad_fn, batches, num_steps)
-    if not masks_per_batch >= 1:
-        raise ValueError(f"`masks_per_batch` must be at least 1, got {masks_per_batch}.")
+    check_count("masks_per_batch", masks_per_batch)
     position = as_position(position)
-    each = _rates(position, rates)
-
-    def loss(key: Key, position: ArrayTree, batch: Batch) -> jax.Array:
-        def part(key: Key, rows: Batch) -> jax.Array:
-            return grad_fn.log_density(masked(key, position, each), rows)
-
-        if masks_per_batch == 1:
-            return -part(key, batch) / grad_fn.data_size
-        keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(masks_per_batch))
-        return -jnp.mean(jax.vmap(part)(keys, _dealt(batch, masks_per_batch))) / grad_fn.data_size
-
+    layer_rates = _layer_rates(position, rates)
+    loss = _Loss(grad_fn, layer_rates, masks_per_batch)
     training = Training("MC dropout", loss, momentum_optimizer(step_size, momentum, optimizer))
     position, losses = train(key, training, position, batches, num_steps, progress)
-    return Dropout(position, losses, each)
+    return Dropout(position, losses, layer_rates)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The loss per datum with random masks; equal losses share a compiled program."""
+
+    grad_fn: MinibatchGradient
+    rates: tuple[float, ...]
+    masks_per_batch: int
+
+    def __call__(self, key: Key, position: ArrayTree, batch: Batch) -> jax.Array:
+        def part(key: Key, rows: Batch) -> jax.Array:
+            return self.grad_fn.log_density(masked(key, position, self.rates), rows)
+
+        num_masks, data_size = self.masks_per_batch, self.grad_fn.data_size
+        if num_masks == 1:
+            return -part(key, batch) / data_size
+        keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_masks))
+        return -jnp.mean(jax.vmap(part)(keys, _split_rows(batch, num_masks))) / data_size
 
 
 def masked(key: Key, position: ArrayTree, rates: Sequence[float]) -> ArrayTree:
-    """Drop inputs of layers: zero rows of their weights, and scale up the others."""
+    """Drop inputs of layers: set rows of their weights to zero and scale up the others."""
     layers, structure = jax.tree.flatten(position, is_leaf=_is_layer)
     drawn = [
         layer if rate == 0 else _drop(random.fold(key, i), layer, rate)
@@ -165,21 +175,21 @@ def _is_layer(node: object) -> bool:
     return isinstance(node, Layer)
 
 
-def _dealt(batch: Batch, parts: int) -> Batch:
-    """Cut the rows of a batch into equal parts."""
+def _split_rows(batch: Batch, parts: int) -> Batch:
+    """Split the rows of a batch into equal parts, along a new first axis."""
     rows = jax.tree.leaves(batch)[0].shape[0]
     if rows % parts:
         raise ValueError(f"`masks_per_batch` must divide the {rows} rows of a batch, got {parts}.")
     return jax.tree.map(lambda leaf: leaf.reshape(parts, rows // parts, *leaf.shape[1:]), batch)
 
 
-def _rates(position: ArrayTree, rates: float | Sequence[float]) -> tuple[float, ...]:
-    """Give every layer its rate; refuse what is not made of layers."""
+def _layer_rates(position: ArrayTree, rates: float | Sequence[float]) -> tuple[float, ...]:
+    """Return the rate of every layer; raise if the position is not made of layers."""
     layers = jax.tree.leaves(position, is_leaf=_is_layer)
     if not all(map(_is_layer, layers)):
         raise ValueError(
-            "`position` must be made of `isotherm.models.networks.Layer`, as that of an mlp is: "
-            "dropout has to know which axis of a weight matrix is that of the inputs."
+            "`position` must be made of `isotherm.models.networks.Layer`, as that of an `mlp` is: "
+            "dropout needs to know which axis of a weight matrix belongs to the inputs."
         )
     if isinstance(rates, int | float):
         each = (0.0,) + (float(rates),) * (len(layers) - 1)

@@ -1,11 +1,12 @@
-r"""Stochastic gradient descent with momentum: one point instead of a posterior.
+r"""Stochastic gradient descent with momentum: a point estimate instead of a posterior.
 
-$$ v_{t+1} = m\,v_t + \nabla\ell_t(\theta_t), \qquad \theta_{t+1} = \theta_t - \eta_t\,v_{t+1}, \qquad
+$$ v_{t+1} = m\,v_t + \nabla\ell_t(\theta_t), \qquad
+   \theta_{t+1} = \theta_t - \eta_t\,v_{t+1}, \qquad
    \ell_t(\theta) = -\frac1n \sum_{i \in S_t} \log p(d_i \mid \theta) - \frac1N \log p(\theta) $$
 
-ends near a mode of the posterior, or without the prior near a maximum of the likelihood. A prior
-$\mathcal N(0, s^2)$ is weight decay $1/(s^2 N)$. The loss is that of one datum, as in deep learning, so
-$\eta$ is a learning rate: a sampler's $h^2 N$ (`docs/conversions.md`).
+It ends near a mode of the posterior or, without the prior, near a maximum of the likelihood. A
+prior $\mathcal N(0, s^2)$ is weight decay $1/(s^2 N)$. The loss is per datum, as in deep learning,
+so $\eta$ is a learning rate; it corresponds to $h^2 N$ of a sampler (`docs/conversions.md`).
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 import optax
 
 from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.paper.baselines.gaussian import check_count
 from isotherm.paper.baselines.training import (
     Training,
-    check_num_draws,
     check_training,
     momentum_optimizer,
     train,
@@ -29,16 +30,16 @@ from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PointEstimate:
-    """One position in place of the posterior, with the interface of draws."""
+    """A single position as approximation of the posterior."""
 
     position: ArrayTree
     losses: jax.Array
     r"""$\ell_t(\theta_t)$ at every step."""
 
     def sample(self, key: Key, num_draws: int) -> ArrayTree:
-        """Copy the position `num_draws` times, with leading axes `(1, num_draws)`; one will do."""
+        """Return `num_draws` copies of the position, with leading axes `(1, num_draws)`."""
         del key
-        check_num_draws(num_draws)
+        check_count("num_draws", num_draws)
         return jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (1, num_draws, *leaf.shape)), self.position
         )
@@ -70,23 +71,22 @@ def sgd(
     batches
         The data, usually `isotherm.shuffled_batches((x, y), 100)`.
     num_steps
-        How many updates.
+        Number of updates.
     step_size
         $\eta$, or a schedule `step_index -> eta`: `isotherm.schedules.halving(0.1, every=6000)`.
     momentum
         $m$, at least 0 and below 1.
     prior
-        Whether the log prior is part of the loss (a mode of the posterior) or not (maximum
-        likelihood).
+        Whether the loss includes the log prior (posterior mode) or not (maximum likelihood).
     optimizer
-        Any optax optimiser instead; `step_size` and `momentum` are then not used.
+        Any optax optimizer; `step_size` and `momentum` are then not used.
     progress
-        Show a progress bar; by default if stderr is a terminal.
+        Whether to show a progress bar; by default, if stderr is a terminal.
 
     Raises
     ------
     FloatingPointError
-        If the descent diverged.
+        If a loss or a parameter is not finite.
 
     Examples
     --------
@@ -99,12 +99,12 @@ def sgd(
     (1.75, (1, 2))
     """
     check_training(grad_fn, batches, num_steps)
-    training = descent("SGD", grad_fn, step_size, momentum, prior, optimizer)
+    training = sgd_training("SGD", grad_fn, step_size, momentum, prior, optimizer)
     position, losses = train(key, training, as_position(position), batches, num_steps, progress)
     return PointEstimate(position, losses)
 
 
-def descent(
+def sgd_training(
     name: str,
     grad_fn: MinibatchGradient,
     step_size: ScalarOrSchedule,
@@ -112,12 +112,20 @@ def descent(
     prior: bool,
     optimizer: optax.GradientTransformation | None,
 ) -> Training:
-    """Say what descends, and how."""
+    """Build the training program of SGD: the loss per datum, and the optimizer."""
+    optimizer = momentum_optimizer(step_size, momentum, optimizer)
+    return Training(name, _Loss(grad_fn, prior), optimizer)
 
-    def loss(key: Key, position: ArrayTree, batch: Batch) -> jax.Array:
+
+@dataclass(frozen=True)
+class _Loss:
+    """The loss per datum; equal losses share a compiled program."""
+
+    grad_fn: MinibatchGradient
+    prior: bool
+
+    def __call__(self, key: Key, position: ArrayTree, batch: Batch) -> jax.Array:
         del key
-        if prior:
-            return -grad_fn.log_density(position, batch) / grad_fn.data_size
-        return -jnp.mean(grad_fn.log_likelihood(position, batch))
-
-    return Training(name, loss, momentum_optimizer(step_size, momentum, optimizer))
+        if self.prior:
+            return -self.grad_fn.log_density(position, batch) / self.grad_fn.data_size
+        return -jnp.mean(self.grad_fn.log_likelihood(position, batch))

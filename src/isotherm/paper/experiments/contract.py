@@ -1,4 +1,4 @@
-"""The types of the contract that `isotherm.paper.experiments` describes."""
+"""Types of the interface that `isotherm.paper.experiments` describes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-Say = Callable[[str], None]
-"""Reports progress in a few words; may do nothing."""
+Report = Callable[[str], None]
+"""Called with a progress message from time to time; may do nothing."""
 
 
 class Claim(NamedTuple):
-    """A statement of the paper, and what became of it here."""
+    """A claim, whether it holds, what was measured and what was expected."""
 
     claim: str
     holds: bool
@@ -24,25 +24,25 @@ class Claim(NamedTuple):
 
 
 class Experiment(Protocol):
-    """A module that answers one question; see `isotherm.paper.experiments`."""
+    """A module with the interface that `isotherm.paper.experiments` describes."""
 
     __doc__: str | None
     __name__: str
     Config: type[Any]
     SMOKE: Any
 
-    def run(self, config: Any, key: jax.Array, say: Say) -> dict[str, np.ndarray]:
-        """Compute; pure apart from `say`."""
+    def run(self, config: Any, key: jax.Array, report: Report) -> dict[str, np.ndarray]:
+        """Run the computation and return its arrays."""
         ...
 
     def rows(self, config: Any, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Lay out the table, the paper's numbers beside ours."""
+        """Return the rows of the table, with the numbers of the paper."""
         ...
 
     def check(self, config: Any, result: dict[str, np.ndarray]) -> list[Claim]:
-        """Say which of the paper's claims hold."""
+        """Check the claims of the paper."""
         ...
 
     def plot(self, config: Any, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-        """Draw; never compute."""
+        """Return the figures by name."""
         ...

@@ -1,16 +1,17 @@
 """How large a step can each integrator take on a double well with noisy gradients?
 
-The potential is U(θ) = (θ+4)(θ+1)(θ−1)(θ−3)/14 + 0.5. The gradient carries white noise: h times it is
-h ∇U + N(0, 2Bh) with B = 1. None is injected (D = 0), so the thermostat has to find ξ = 1 by itself.
-mSGNHT-S is `ABOBA`, mSGNHT-E is `euler`; both start at θ = 0, ξ = 1 with p ~ N(0, 1) and keep every step.
+The potential is U(θ) = (θ+4)(θ+1)(θ−1)(θ−3)/14 + 0.5. The gradient has white noise: h times the
+noisy gradient is h ∇U + N(0, 2Bh) with B = 1. No noise is injected (D = 0), so the thermostat has
+to adapt to ξ = 1. mSGNHT-S is `ABOBA`, mSGNHT-E is `euler`. Both start at θ = 0, ξ = 1 with p ~
+N(0, 1), and every step is kept.
 
-- *KL* is the authors' measure: the symmetric divergence ½ Σ y log(y/q) + ½ Σ q log(q/y) of densities on the
-  grid −5:0.01:5 without the cell width, so 100 times the usual value.
-- Every number is a mean over the seeds whose chains survived, with its standard deviation. A chain that left
-  the real numbers has no divergence to report; it is counted.
-- At h = 0.001 a million steps are only a thousand time units: that value is Monte Carlo error, for both
-  integrators.
-- The paper's numbers are read off its figure.
+- *KL* is the authors' measure: the symmetric divergence ½ Σ y log(y/q) + ½ Σ q log(q/y) of
+  densities on the grid −5:0.01:5 without the cell width, so it is 100 times the usual value.
+- Every number is a mean, with its standard deviation, over the seeds whose chains did not diverge.
+  Diverged chains are counted in a column of their own.
+- At h = 0.001 a million steps are only a thousand time units: that value is Monte Carlo error, for
+  both integrators.
+- The paper's numbers are read from its figure.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import isotherm
 from isotherm import random
 from isotherm.diagnostics.grid import authors_kl, grid_density
 from isotherm.models import double_well
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key, Sampler
 
@@ -41,7 +42,7 @@ PAPER_THERMOSTAT = {("euler", 0.2): 1.13, ("ABOBA", 0.2): 1.06}
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     step_sizes: tuple[float, ...] = PAPER_STEPS
     integrators: tuple[str, ...] = ("ABOBA", "euler")
@@ -59,17 +60,19 @@ class Config:
 SMOKE = Config(step_sizes=(0.01, 0.1, 0.2, 0.3), num_draws=50_000, num_seeds=4, trace_length=50_000)
 
 PIECE = 250_000
-"""Draws held in memory at once."""
+"""Number of draws in memory at once."""
 
 
-def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
+def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
     """Return KL and mean thermostat per (integrator, step size, seed), and some traces."""
     shape = (len(config.integrators), len(config.step_sizes), config.num_seeds)
     result = {"kl": np.full(shape, np.inf), "thermostat": np.full(shape, np.nan)}
     result["lifetime"] = np.full(shape, config.num_draws)
     for i, word in enumerate(config.integrators):
         for j, h in enumerate(config.step_sizes):
-            density, xi, lifetime, trace = _one(config, word, h, random.fold(key, 1000 * i + j))
+            density, xi, lifetime, trace = _run_seeds(
+                config, word, h, random.fold(key, 1000 * i + j)
+            )
             for k, q in enumerate(density):
                 if lifetime[k] == config.num_draws:
                     result["kl"][i, j, k] = authors_kl(double_well.density(GRID), q)
@@ -78,7 +81,7 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
                 result[f"position {word} {h}"], result[f"thermostat {word} {h}"] = trace
             alive = int((lifetime == config.num_draws).sum())
             kl = result["kl"][i, j][lifetime == config.num_draws]
-            say(
+            report(
                 f"{NAMES.get(word, word)} h = {h:g}: KL {kl.mean() if alive else np.inf:.3g}, "
                 f"{alive} of {config.num_seeds} chains survive"
             )
@@ -90,8 +93,11 @@ def _sampler(config: Config, word: str, h: float) -> Sampler:
     return isotherm.msgnht(grad_fn, h, 0.0, integrator=word, initial_thermostat=config.noise_level)
 
 
-def _one(config: Config, word: str, h: float, key: Key) -> tuple[Any, ...]:
-    """Run all seeds at one step size; keep densities, thermostat means and the first draws."""
+def _run_seeds(config: Config, word: str, h: float, key: Key) -> tuple[Any, ...]:
+    """Run all seeds at one step size.
+
+    Returns densities, mean thermostats, lifetimes, and the first draws of four chains.
+    """
     sampler, state = _sampler(config, word, h), None
     keep = {
         "draws": isotherm.collect.draws(),
@@ -132,13 +138,16 @@ def _fresh_key(key: Key, step_index: jax.Array) -> Key:
 
 
 def _mean_thermostats(result: dict[str, np.ndarray], i: int, j: int) -> np.ndarray:
-    """Mean thermostat of every chain that survived, or of all before they were lost."""
+    """Return the mean thermostat of every chain that did not diverge.
+
+    If all diverged: of all chains before they did.
+    """
     alive = np.isfinite(result["kl"][i, j])
     return result["thermostat"][i, j][alive if alive.any() else slice(None)]
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """One row per integrator and step size."""
+    """Return one row per integrator and step size."""
     table = []
     for i, word in enumerate(config.integrators):
         for j, h in enumerate(config.step_sizes):
@@ -162,7 +171,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """State what the paper's two figures claim."""
+    """Check the claims of the paper's two figures."""
     index = {word: i for i, word in enumerate(config.integrators)}
     h = np.asarray(config.step_sizes)
     claims = []
@@ -178,7 +187,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         )
     if "ABOBA" in index and np.any(h >= 0.05):
         kl = result["kl"][index["ABOBA"]][h >= 0.05]
-        # A short run has Monte Carlo error on top, 5 to 15 at 1000 time units.
+        # A short run has an additional Monte Carlo error, 5 to 15 at 1000 time units.
         allowed = 1.5 + (0 if config.num_draws >= 10**6 else 60e3 / (config.num_draws * 0.05))
         claims.append(
             Claim(
@@ -260,9 +269,9 @@ def _plot_distributions(
             panel = axes[row, column]
             panel.hist(alive, bins, density=True, color=f"C{row}", alpha=0.6)
             panel.plot(GRID, double_well.density(GRID), "k", lw=1)
-            lost = "" if len(alive) == len(draws) else f" (diverged after {len(alive):,})"
+            ending = "" if len(alive) == len(draws) else f" (diverged after {len(alive):,})"
             panel.set(
-                title=f"{NAMES.get(word, word)}, h = {h:g}{lost}", xlabel="θ", ylabel="density"
+                title=f"{NAMES.get(word, word)}, h = {h:g}{ending}", xlabel="θ", ylabel="density"
             )
             friction = result[f"thermostat {word} {h}"][0].astype(np.float64)
             friction = friction[np.isfinite(friction) & (np.abs(friction) < 1e6)]
@@ -284,7 +293,7 @@ def _plot_distributions(
         )
         axes[-1, column].legend()
     figure.set_label(
-        f"First {config.trace_length:,} draws of one seed against the exact density (black), and the "
-        "running mean of the thermostat, whose exact value is 1."
+        f"First {config.trace_length:,} draws of one seed against the exact density (black), "
+        "and the running mean of the thermostat, whose exact value is 1."
     )
     return figure

@@ -37,12 +37,12 @@ from isotherm.types import Key, Sampler
 
 
 class Case(NamedTuple):
-    """A sampler: coordinates, batches, and step size (in Kronecker coordinates a multiple of the
-    warm start's)."""
+    """A sampler: coordinates, batches, step size and thermostat."""
 
     coordinates: str
     batches: str
     step: float
+    """h; in Kronecker coordinates a multiple of the warm start's step size."""
     thermostat: str = "per_coordinate"
 
     @property
@@ -286,7 +286,8 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     right.set(xlabel="x", ylabel="sd over exact sd", ylim=(0.4, 2.2))
     right.legend(fontsize=5, ncols=2)
     figure.set_label(
-        "Left: data, and mean and two standard deviations of f by the reference and in the Kronecker "
-        "basis with minibatches. Right: posterior standard deviation of f(x) divided by the exact one."
+        "Left: data, and mean and two standard deviations of f by the reference and in the "
+        "Kronecker basis with minibatches. "
+        "Right: posterior standard deviation of f(x) divided by the exact one."
     )
     return {"function": figure}

@@ -1,33 +1,35 @@
 r"""Is Euler of first order, and every symmetric splitting of second?
 
 An integrator has order K if one step differs from the dynamics by $O(h^{K+1})$ on every smooth
-function; averages over a long run are then off by $O(h^K)$. The paper proves K = 1 for its Euler
-step (Lemma 1) and K = 2 for its symmetric splitting, here called ABOBA (Lemma 2). We look at these,
-at every other word that isotherm knows by name, and at one that is not symmetric, in three ways.
+function; averages over a long run then have an error of $O(h^K)$. The paper proves K = 1 for its
+Euler step (Lemma 1) and K = 2 for its symmetric splitting, here called ABOBA (Lemma 2). We measure
+the order of these, of every other integrator word that isotherm has a name for, and of one word
+that is not symmetric, in three ways.
 
-- *Symbolic*: both sides expanded in powers of h by computer algebra, with any potential. That is a
-  proof, for each word and each of the five thermostats; with three-point noise it only asks whether
-  terms through $h^2$ agree, so that 2 means at least 2.
-- *Local error*: one step of the code itself, its noise integrated out by quadrature, against
-  $e^{h L}$, for a wave $f(x) = e^{i k x}$, on coupled double wells in two or three dimensions. No Monte
-  Carlo here; the slope against h should be K + 1.
+- *Symbolic*: both sides expanded in powers of h by computer algebra, for any potential. This is a
+  proof, for each word and each of the five thermostats. With three-point noise only the terms
+  through $h^2$ are compared, so 2 means at least 2.
+- *Local error*: one step of the code, with its noise integrated out by quadrature, against
+  $e^{h L}$, for a wave $f(x) = e^{i k x}$ on coupled double wells in two or three dimensions. There
+  is no Monte Carlo error. The slope against h should be K + 1.
 - *Stationary bias*: long runs of many chains on the double well with D = 1 and $\mu$ = 10, started
   from exact draws. The slope against h should be K.
 
-Which average shows the bias matters. A thermostat forces some to be right, as $E[p^2]$ at the ends of
-ABOBA; BADODAB gets most averages over positions nearly right. So the bias is the length of three
-numbers that should vanish, whatever the target: the configurational temperature
-$E[U'^2 - U'']/E[U'']$, the kinetic temperature $E[p^2] - 1$, and $E[\theta p]$, in which Euler errs by
-$-h/2$. In one dimension all adaptive thermostats are the same, so `per_coordinate` stands for them.
+The bias depends on the average. A thermostat makes some of them exact, for example $E[p^2]$ at the
+ends of ABOBA, and BADODAB has almost no bias in most averages over positions. So the bias here is
+the length of a vector of three averages that are zero for every target: the configurational
+temperature $E[U'^2 - U'']/E[U'']$, the kinetic temperature $E[p^2] - 1$, and $E[\theta p]$, in
+which Euler has the error $-h/2$. In one dimension all adaptive thermostats are the same;
+`per_coordinate` represents them.
 
-*With gradient noise*, as in the paper's double well (D = 0, B = 1), letters are not everything. A
-word that kicks once per step, as ABOBA does, remains what it is: the noise of its kick is as good as
-the letter N. A word that cuts the kick in two uses the same noise twice, half a kick then brings a
-quarter of the variance instead of half, and the word falls to first order. (BADODAB, which
-shares a gradient between two steps, does so only in averages over momenta.) To save time only
-`compared_words` are run with noisy gradients, with three-point noise and with a fixed friction; with
-all words given, the slopes with noisy gradients were 1.0 to 1.1 for OBABO, ABDODBA and DOBABOD, which
-split their kick, and 2.0 for OABAO, which does not.
+*With gradient noise*, as in the paper's double well (D = 0, B = 1), the order depends on more than
+the word. A word with one kick per step, such as ABOBA, keeps its order: the noise of the kick acts
+like the letter N. A word that splits the kick in two uses the same noise twice. Half a kick then
+has a quarter of the variance instead of half, and the word is only of first order. (For BADODAB,
+which shares a gradient between two steps, this affects only averages over momenta.) To save time
+only `compared_words` are run with noisy gradients, with three-point noise and with a fixed
+friction. With all words, the slopes with noisy gradients were 1.0 to 1.1 for OBABO, ABDODBA and
+DOBABOD, which split their kick, and 2.0 for OABAO, which does not.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -47,16 +49,16 @@ from isotherm.dynamics.measured_order import local_errors, power_law, time_avera
 from isotherm.dynamics.order import THERMOSTATS, local_order
 from isotherm.dynamics.symbolic import load_sympy
 from isotherm.models import double_well
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
-TOLERANCE, ITS_STEPS = 0.25, 10_000
-"""How far a measured order may be off, and the length of the chains it is meant for."""
+TOLERANCE, TOLERANCE_STEPS = 0.25, 10_000
+"""The tolerance of a measured order, and the length of the chains for which it is meant."""
 
 
 class Setting(NamedTuple):
-    """A kind of long run: the thermostat, its noise, and whether the gradient is noisy."""
+    """The thermostat of a long run, its noise, and whether the gradient is noisy."""
 
     thermostat: str
     noise: str = "gaussian"
@@ -73,7 +75,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     words: tuple[str, ...] = (
         "euler",
@@ -108,20 +110,20 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
-    """Find the orders by long runs, by one step, and by algebra."""
-    load_sympy()  # or say at once that it is missing
+def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
+    """Measure the orders by long runs, by one step, and by algebra."""
+    load_sympy()  # raises at once if it is missing
     words = [parse_integrator(word, symmetric=False) for word in config.words]
     with ThreadPoolExecutor(1) as background:
-        chains = background.submit(_stationary_biases, config, words, key, say)
+        chains = background.submit(_stationary_biases, config, words, key, report)
         local = []
         for thermostat in config.thermostats:
-            say(f"Local errors: {thermostat} thermostat")
+            report(f"Local errors: {thermostat} thermostat")
             local.append(local_errors(words, thermostat, _wells, config.local_step_sizes))
         stationary = chains.result()
     symbolic = []
     for thermostat in config.thermostats:
-        say(f"Algebra: {thermostat} thermostat")
+        report(f"Algebra: {thermostat} thermostat")
         symbolic.append([_symbolic_orders(word, thermostat) for word in words])
     slopes, _ = power_law(config.local_step_sizes, np.array(local))
     return {
@@ -133,19 +135,19 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
 
 
 def _symbolic_orders(word: Integrator, thermostat: str) -> tuple[int, int]:
-    """Find the order with Gaussian noise, and whether it is at least 2 with three-point noise."""
+    """Return the order with Gaussian noise and with three-point noise (2: at least 2)."""
     gaussian = local_order(word.letters, thermostat)
     three_point = local_order(word.letters, thermostat, noise="three-point", max_order=1)
     return gaussian.order, three_point.order
 
 
 def _wells(x: jax.Array) -> jax.Array:
-    """Couple as many double wells as there are coordinates."""
+    """Return the log density of coupled double wells, one per coordinate."""
     return jnp.sum(double_well.log_density(x)) - 0.1 * jnp.sum(x[:-1] ** 2 * x[1:])
 
 
 def _expected(word: str, setting: str = "") -> int:
-    """Give the order of a word; a noisy gradient spoils it unless it is used once."""
+    """Return the order of a word; with a noisy gradient it is 1 if the kick is split."""
     parsed = parse_integrator(word, symmetric=False)
     split = parsed.letters.count("K") > 1
     return 1 if setting == "noisy gradient" and split else parsed.order
@@ -157,7 +159,7 @@ def _step_sizes(config: Config, word: str, setting: str) -> tuple[float, ...]:
 
 
 def _stationary_biases(
-    config: Config, words: list[Integrator], key: Key, say: Say
+    config: Config, words: list[Integrator], key: Key, report: Report
 ) -> dict[str, np.ndarray]:
     """Measure biases, their errors and exponents by setting, word and step size."""
     shape = (len(SETTINGS), len(words), len(config.first_order_step_sizes))
@@ -167,7 +169,7 @@ def _stationary_biases(
         for w, word in enumerate(words):
             if s and word.name not in config.compared_words:
                 continue
-            say(f"Long runs: {word.name}, {name}")
+            report(f"Long runs: {word.name}, {name}")
             step_sizes[s, w] = _step_sizes(config, word.name, name)
             for i, h in enumerate(step_sizes[s, w]):
                 averages = _averages(
@@ -192,7 +194,7 @@ def _stationary_biases(
 
 
 def _length(averages: np.ndarray) -> tuple[float, float]:
-    """Give the length of the mean over chains, and its standard error."""
+    """Return the length of the mean over chains, and its standard error."""
     mean = averages.mean(0)
     length = np.linalg.norm(mean)
     along = averages @ mean / length
@@ -211,7 +213,7 @@ def _averages(
     word: Integrator,
     setting: Setting,
 ) -> jax.Array:
-    """Average what should vanish over each of many chains."""
+    """Return, for each chain, the averages whose exact value is zero."""
     noisy = setting.noisy_gradient
     sampler = langevin(
         double_well.noisy_gradient(h) if noisy else double_well.gradient,
@@ -238,7 +240,7 @@ def _averages(
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out one row per word and thermostat."""
+    """Return one row per word and thermostat."""
     table = []
     for w, word in enumerate(config.words):
         parsed = parse_integrator(word, symmetric=False)
@@ -260,32 +262,33 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                 ("three-point bias slope", "three-point noise"),
                 ("noisy bias slope", "noisy gradient"),
             ):
-                s, mine = list(SETTINGS).index(name), SETTINGS[name].thermostat == thermostat
-                row[column] = result["stationary_order"][s, w] if mine else None
-                row[f"± {column}"] = result["stationary_order_error"][s, w] if mine else None
+                s, measured = list(SETTINGS).index(name), SETTINGS[name].thermostat == thermostat
+                row[column] = result["stationary_order"][s, w] if measured else None
+                row[f"± {column}"] = result["stationary_order_error"][s, w] if measured else None
             table.append(row)
     return table
 
 
 def _label(word: str) -> str:
-    """Name all words with these letters."""
+    """Return all names of a word, joined by equals signs."""
     letters = NAMED_WORDS.get(word)
     return " = ".join(w for w in NAMED_WORDS if NAMED_WORDS[w] == letters) or word
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """State the lemmas, and what else should hold."""
+    """Check the lemmas, and the claims beyond them."""
     claims = []
 
-    def claim(text: str, found: np.ndarray, expected: int, tolerance: float = TOLERANCE) -> None:
-        found = found[~np.isnan(found)]
-        if found.size:
-            holds = bool(np.all(np.abs(found - expected) <= tolerance))
+    def claim(text: str, orders: np.ndarray, expected: int, tolerance: float = TOLERANCE) -> None:
+        orders = orders[~np.isnan(orders)]
+        if orders.size:
+            holds = bool(np.all(np.abs(orders - expected) <= tolerance))
+            measured = f"{orders.min():.3g} to {orders.max():.3g}"
             allowed = f"{expected} ± {tolerance}" if tolerance else f"{expected}"
-            claims.append(Claim(text, holds, f"{found.min():.3g} to {found.max():.3g}", allowed))
+            claims.append(Claim(text, holds, measured, allowed))
 
-    # A short run has more Monte Carlo error.
-    loose = round(TOLERANCE * max(1.0, (ITS_STEPS / config.num_steps) ** 0.5), 2)
+    # A short run has a larger Monte Carlo error.
+    loose = round(TOLERANCE * max(1.0, (TOLERANCE_STEPS / config.num_steps) ** 0.5), 2)
     order = np.array([_expected(word) for word in config.words])
     noisy = np.array([_expected(word, "noisy gradient") for word in config.words])
     euler = np.array(config.words) == "euler"
@@ -338,26 +341,26 @@ def _plot_local(config: Config, result: dict[str, np.ndarray]) -> Figure:
     figure, (left, right) = panels(2, width=4.4, height=3.7)
     name = "per_coordinate" if "per_coordinate" in config.thermostats else config.thermostats[0]
     shown = config.thermostats.index(name)
-    h, places = np.array(config.local_step_sizes), np.arange(len(config.thermostats))
+    h, positions = np.array(config.local_step_sizes), np.arange(len(config.thermostats))
     for w, word in enumerate(config.words):
         gaussian, three_point = result["local"][shown, w]
         left.plot(h, gaussian, **_style(w, label=_label(word)))
         left.plot(h, three_point, **_style(w, ls="none", mfc="white", ms=3, zorder=3))
         shift = 0.1 * (w - (len(config.words) - 1) / 2)
         gaussian, three_point = result["local_order"][:, w].T
-        right.plot(places + shift, gaussian, **_style(w, ls="none"))
-        right.plot(places + shift, three_point, **_style(w, ls="none", mfc="white", ms=3))
+        right.plot(positions + shift, gaussian, **_style(w, ls="none"))
+        right.plot(positions + shift, three_point, **_style(w, ls="none", mfc="white", ms=3))
     _reference(left, h, 2.0 * result["local"][shown, :, 0, 0].max(), 2, "bottom")
     _reference(left, h, 0.4 * result["local"][shown, :, 0, 0].min(), 3, "top")
     _logarithmic(left, h)
     left.set(ylabel="error of one step", title=f"One step, {name} thermostat")
-    right.set_xticks(places, [name.replace("_", "\n") for name in config.thermostats])
+    right.set_xticks(positions, [name.replace("_", "\n") for name in config.thermostats])
     right.set(ylabel="slope of the error - 1", title="All thermostats", ylim=(0.7, 2.3))
     figure.legend(loc="outside lower center", ncols=4)
     figure.set_label(
-        "Local weak error of one step against the step size; filled markers Gaussian noise, small "
-        "open ones three-point noise, dashed lines slopes 2 and 3. Right: fitted slopes less one, "
-        "which should be the order."
+        "Local weak error of one step against the step size: filled markers are Gaussian noise, "
+        "small open ones three-point noise, dashed lines slopes 2 and 3. "
+        "Right: fitted slopes minus one, which should be the order."
     )
     return figure
 
@@ -381,7 +384,7 @@ def _plot_stationary(config: Config, result: dict[str, np.ndarray]) -> Figure:
     figure.legend(loc="outside lower center", ncols=4)
     figure.set_label(
         "Stationary bias on the double well against the step size. Error bars are two standard "
-        "errors over chains, dashed lines slopes 1 and 2. All but the fixed friction with one "
+        "errors over chains, dashed lines slopes 1 and 2. All but the fixed friction have one "
         "thermostat per coordinate."
     )
     return figure
@@ -394,7 +397,7 @@ def _logarithmic(ax: Any, ticks: Any) -> None:
 
 
 def _reference(ax: Any, h: np.ndarray, start: float, slope: int, side: str) -> None:
-    """Draw a dashed line of known slope, and say which."""
+    """Draw a dashed line of a given slope, with a label."""
     line = start * (h / h[0]) ** slope
     ax.plot(h, line, color="0.45", ls="--", lw=1, zorder=1)
     align = {"va": side, "ha": "right" if side == "bottom" else "left"}

@@ -1,4 +1,4 @@
-"""`--set key=value`: text from the command line, checked against a configuration's field types."""
+"""`--set key=value`: parse text from the command line by the field types of a configuration."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _EXPECTED = {int: "an integer", float: "a number", bool: "true or false", str: "
 
 
 def configured(config: Config, overrides: Sequence[str]) -> Config:
-    """Return `config`, a dataclass, with every `key=value` of `overrides` in place.
+    """Return `config`, a dataclass, changed by every `key=value` of `overrides`.
 
     Tuples are separated by commas; integers may be written `1e6` or `1_000_000`.
 
@@ -41,7 +41,7 @@ def configured(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def kind_name(kind: Any) -> str:
-    """Spell a field type as a message does.
+    """Describe a field type in words, for messages.
 
     >>> kind_name(float), kind_name(tuple[int, ...])
     ('a number', 'a comma-separated list, each an integer')

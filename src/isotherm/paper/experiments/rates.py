@@ -1,27 +1,27 @@
 r"""Does the symmetric splitting converge faster in the number of steps?
 
-After T steps of size h the time average of a function is off by a bias and has a mean squared error (MSE)
-of, by Lemma 3,
+By Lemma 3, the time average of a function over T steps of size h has the following bias and mean
+squared error (MSE):
 
-- bias: $C_1/(T h) + C_2 h^K$, the start being forgotten and the error of the integrator;
-- MSE: $V/(T h) + C_2^2 h^{2K}$, the same with the variance instead of the start.
+- bias: $C_1/(T h) + C_2 h^K$, from the initial state and from the integrator;
+- MSE: $V/(T h) + C_2^2 h^{2K}$, from the variance and from the integrator.
 
-A long run calls for a small step. With the best choice, $h \propto T^{-1/(K+1)}$ for the bias and
-$h \propto T^{-1/(2K+1)}$ for the MSE, Euler (K = 1) converges like $T^{-1/2}$ and $T^{-2/3}$, the
-splitting (K = 2) like $T^{-2/3}$ and $T^{-4/5}$ (Remarks 1 and 2). We run both with steps by this rule
-and fit the exponents. What is left of the bias as $T \to \infty$ at a fixed h, the $h^K$ of Remark 3, is
-the stationary bias of the experiment `order`.
+The longer the run, the smaller the best step. With the best choice, $h \propto T^{-1/(K+1)}$ for
+the bias and $h \propto T^{-1/(2K+1)}$ for the MSE, Euler (K = 1) converges like $T^{-1/2}$ and
+$T^{-2/3}$, the splitting (K = 2) like $T^{-2/3}$ and $T^{-4/5}$ (Remarks 1 and 2). We run both with
+these step sizes and fit the exponents. The bias that remains as $T \to \infty$ at a fixed h, the
+$h^K$ of Remark 3, is the stationary bias of the experiment `order`.
 
-*Regime.* The double well with the paper's gradient noise: D = 0, B = 1, so that friction should settle
-at 1; $\mu$ = 10. The function is $U'^2 - U''$, whose true mean is 0. Its bias is of first order with Euler
-($C_2$ about -2), and it relaxes within wells, so that rare passages between them do not matter; with
-$\theta^2$, say, hundreds of times as many chains would be needed. The constants in the rules for h
-are such that both terms weigh about the same in the middle of the range.
+*Target.* The double well with the paper's gradient noise: D = 0, B = 1, so the friction should be 1
+in equilibrium; $\mu$ = 10. The function is $U'^2 - U''$, whose exact mean is 0. Its bias is of
+first order with Euler ($C_2$ about -2). It relaxes within each well, so rare transitions between
+wells do not matter; $\theta^2$, for example, would need hundreds of times as many chains. The
+constants in the rules for h make both terms about equal in the middle of the range.
 
-*Start.* Always $\theta$ = -3, at the bottom of the deeper well. For the bias the friction starts at 2,
-too high: the chains begin too cold, $C_1$ is about -40 and has the sign of $C_2$. For the MSE it starts
-at 1; Lemma 3 counts the start out there, since its square falls like $(T h)^{-2}$, but from 2 it would still
-be felt at $T = 10^4$.
+*Initial state.* Always $\theta$ = -3, at the bottom of the deeper well. For the bias the friction
+starts at 2, which is too high: the chains are too cold at first, $C_1$ is about -40 and has the
+sign of $C_2$. For the MSE it starts at 1: Lemma 3 neglects the initial state there, since its
+square falls like $(T h)^{-2}$, but from 2 its effect would still be visible at $T = 10^4$.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from isotherm.dynamics.integrators import parse_integrator
 from isotherm.dynamics.langevin import LangevinState, langevin
 from isotherm.dynamics.measured_order import power_law, time_average
 from isotherm.models import double_well
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
@@ -48,7 +48,7 @@ QUANTITIES = ("bias", "MSE")
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     nums_steps: tuple[int, ...] = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
     num_chains: int = 4_000
@@ -65,7 +65,7 @@ SMOKE = Config(nums_steps=(500, 1_000, 2_000, 4_000), num_chains=2_000, allowanc
 
 
 class Rule(NamedTuple):
-    """How the step size follows the number of steps, and how the error then should."""
+    """The step size and the expected error as powers of the number of steps."""
 
     scale: float
     step_exponent: float
@@ -74,7 +74,7 @@ class Rule(NamedTuple):
 
 
 def _rule(config: Config, i: int, quantity: str) -> Rule:
-    """Balance the two terms of Lemma 3."""
+    """Return the rule that balances the two terms of Lemma 3."""
     order = parse_integrator(INTEGRATORS[i]).order
     if quantity == "bias":
         scale, power, start = config.bias_scales[i], order, config.bias_thermostat
@@ -83,7 +83,7 @@ def _rule(config: Config, i: int, quantity: str) -> Rule:
     return Rule(scale, -1 / (power + 1), -power / (power + 1), start)
 
 
-def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
+def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
     """Measure errors by integrator, quantity and number of steps, and fit exponents."""
     nums_steps = np.array(config.nums_steps)
     results = []
@@ -93,7 +93,7 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
             step_sizes = rule.scale * nums_steps**rule.step_exponent
             averages = []
             for n, h in enumerate(step_sizes):
-                say(f"{integrator}, {quantity}: {nums_steps[n]} steps of {h:.3f}")
+                report(f"{integrator}, {quantity}: {nums_steps[n]} steps of {h:.3f}")
                 run_key = jax.random.fold_in(key, (i * len(QUANTITIES) + q) * 100 + n)
                 averages.append(
                     _time_averages(
@@ -115,18 +115,18 @@ def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
 
 
 def _errors(averages: np.ndarray, nums_steps: np.ndarray, quantity: str) -> dict[str, np.ndarray]:
-    """Turn averages, by number of steps and chain, into errors and an exponent, with bootstraps."""
+    """Compute errors and their exponent from averages (number of steps, chain), with bootstraps."""
 
     def error(averages: np.ndarray) -> np.ndarray:
         return np.abs(averages.mean(-1)) if quantity == "bias" else np.mean(averages**2, axis=-1)
 
     picks = np.random.default_rng(0).integers(averages.shape[1], size=(200, *averages.shape))
-    again = error(np.take_along_axis(averages[None], picks, axis=-1))
+    resampled = error(np.take_along_axis(averages[None], picks, axis=-1))
     exponent, _ = power_law(nums_steps, error(averages))
-    exponents, _ = power_law(nums_steps, again)
+    exponents, _ = power_law(nums_steps, resampled)
     return {
         "error": error(averages),
-        "error_spread": again.std(0),
+        "error_spread": resampled.std(0),
         "exponent": exponent,
         "exponent_spread": exponents.std(),
     }
@@ -166,7 +166,7 @@ def _time_averages(
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out one row per integrator and quantity."""
+    """Return one row per integrator and quantity."""
     table = []
     for i, integrator in enumerate(INTEGRATORS):
         for q, quantity in enumerate(QUANTITIES):
@@ -193,13 +193,13 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     for i, integrator in enumerate(INTEGRATORS):
         for q, quantity in enumerate(QUANTITIES):
             expected = _rule(config, i, quantity).error_exponent
-            found, spread = result["exponent"][i, q], result["exponent_spread"][i, q]
+            exponent, spread = result["exponent"][i, q], result["exponent_spread"][i, q]
             limit = 3 * spread + config.allowance
             claims.append(
                 Claim(
                     f"The {quantity} of {integrator} falls like T^({expected:.3g})",
-                    bool(abs(found - expected) <= limit),
-                    f"{found:.3f} ± {spread:.3f}",
+                    bool(abs(exponent - expected) <= limit),
+                    f"{exponent:.3f} ± {spread:.3f}",
                     f"{expected:.3f} ± {limit:.3f} (three standard errors and {config.allowance})",
                 )
             )
@@ -222,8 +222,8 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
         for i, integrator in enumerate(INTEGRATORS):
             paper = _rule(config, i, quantity).error_exponent
             error, spread = result["error"][i, q], result["error_spread"][i, q]
-            found, doubt = result["exponent"][i, q], result["exponent_spread"][i, q]
-            label = f"{integrator}: {found:.3f} ± {doubt:.3f} (paper {paper:.3f})"
+            exponent, error_of_it = result["exponent"][i, q], result["exponent_spread"][i, q]
+            label = f"{integrator}: {exponent:.3f} ± {error_of_it:.3f} (paper {paper:.3f})"
             ax.errorbar(nums_steps, error, 2 * spread, fmt="os"[i], color=f"C{i}", label=label)
             line = error[0] * (nums_steps / nums_steps[0]) ** paper
             ax.plot(nums_steps, line, "--", color=f"C{i}", lw=1)
@@ -234,8 +234,8 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     axes[0].set_title("Bias of the time average")
     axes[1].set_title("Mean squared error")
     figure.set_label(
-        "Bias and mean squared error of a time average against the number of steps, each with the step "
-        "size that is best for it. Error bars are two standard errors (bootstrap over chains), dashed "
-        "lines have the paper's exponents and start at the first point."
+        "Bias and mean squared error of a time average against the number of steps, each with the "
+        "best step size. Error bars are two standard errors (bootstrap over chains); dashed lines "
+        "have the paper's exponents and start at the first point."
     )
     return {"rates": figure}

@@ -1,4 +1,4 @@
-"""The table of experiments; adding one is adding a line."""
+"""The table of experiments: a new experiment needs one line here."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from isotherm.paper.experiments.contract import Experiment
 
 
 class Entry(NamedTuple):
-    """Where an experiment lives and what of the paper it reproduces."""
+    """The module of an experiment, and the part of the paper that it reproduces."""
 
     module: str
     paper: str
@@ -37,7 +37,7 @@ EXPERIMENTS = {
 
 
 def find(name: str) -> Entry:
-    """Look `name` up, or suggest the nearest name there is."""
+    """Return the entry of `name`; raise with the nearest known name if there is none."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
@@ -49,7 +49,7 @@ def load(name: str) -> Experiment:
 
 
 def question(name: str) -> str:
-    """Read the question `name` answers off its source, without importing JAX."""
+    """Return the question that `name` answers, read from its source without importing JAX."""
     spec = importlib.util.find_spec(find(name).module)
     if spec is None or spec.origin is None:
         return "(not part of this installation)"
@@ -58,7 +58,7 @@ def question(name: str) -> str:
 
 
 def split_docstring(docstring: str | None) -> tuple[str, str]:
-    r"""Split a docstring into its first line and the prose that follows.
+    r"""Split a docstring into its first line and the rest.
 
     >>> split_docstring("Is it so? \n\n    We look.")
     ('Is it so?', 'We look.')
@@ -68,7 +68,7 @@ def split_docstring(docstring: str | None) -> tuple[str, str]:
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> ValueError:
-    """Make the error for a name nobody knows, with the nearest one that exists.
+    """Build the error for an unknown name, with the nearest known name.
 
     >>> unknown("experiment", "ordre", ["order", "rates"])
     ValueError('Unknown experiment `ordre`: did you mean `order`? Known are `order`, `rates`.')

@@ -1,7 +1,7 @@
-"""Where a long experiment keeps what it has done so far, so that a cut run can go on.
+"""Checkpoints of long experiments: finished parts on disk, so that an interrupted run can resume.
 
-A shelf is a folder of named arrays. It belongs to one configuration and one seed: with others it is
-refused, because a result must not be half of one run and half of another.
+Checkpoints are a folder of named sets of arrays. The folder belongs to one configuration and one
+seed. A run with others cannot resume from it, since its result would mix two runs.
 """
 
 import json
@@ -17,35 +17,39 @@ import numpy as np
 from isotherm.io.files import atomically
 from isotherm.paper.report.document import write_json
 
-LABEL = "belongs-to.json"
+OWNER = "belongs-to.json"
+"""File that identifies the run to which a folder of checkpoints belongs."""
 
 
-class Shelf:
-    """Named sets of arrays on disk; without a folder, a shelf that forgets everything."""
+class Checkpoints:
+    """Named sets of arrays on disk; without a folder nothing is saved."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     @classmethod
-    def open(cls, folder: Path, belongs_to: Mapping[str, Any], resume: bool) -> "Shelf":
-        """Take up the shelf in a folder, or clear it; refuse one that belongs to another run."""
-        label = json.loads(json.dumps(belongs_to, default=str))
+    def open(cls, folder: Path, belongs_to: Mapping[str, Any], resume: bool) -> "Checkpoints":
+        """Open the checkpoints in a folder to resume from them, or delete them and start anew.
+
+        Raises a `ValueError` if they belong to another run.
+        """
+        owner = json.loads(json.dumps(belongs_to, default=str))
         if folder.exists() and not resume:
             shutil.rmtree(folder)
-        if (folder / LABEL).exists():
-            found = json.loads((folder / LABEL).read_text(encoding="utf-8"))
-            if found != label:
-                changed = sorted(k for k in {*label, *found} if label.get(k) != found.get(k))
+        if (folder / OWNER).exists():
+            previous = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+            if previous != owner:
+                changed = sorted(k for k in {*owner, *previous} if owner.get(k) != previous.get(k))
                 raise ValueError(
-                    f"`{folder}` was begun with another {', '.join(changed)}: give the same, or "
-                    "start afresh without --resume."
+                    f"`{folder}` belongs to a run with another {', '.join(changed)}: "
+                    "use the same, or start a new run without --resume."
                 )
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / LABEL, label)
+        write_json(folder / OWNER, owner)
         return cls(folder)
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
-        """Give what was saved under a name; nothing if there is nothing, or it is damaged."""
+        """Return the arrays saved under a name; `None` if there are none or the file is damaged."""
         path = self._path(name)
         if path is None or not path.exists():
             return None
@@ -56,19 +60,19 @@ class Shelf:
             return None
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep arrays under a name, replacing what was there in one move."""
+        """Save arrays under a name, atomically."""
         path = self._path(name)
         if path is not None:
             with atomically(path) as draft:
                 np.savez(draft, **arrays)  # pyright: ignore[reportArgumentType]
 
     def remove(self) -> None:
-        """Throw everything away: the experiment is done."""
+        """Delete all checkpoints."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, name: str) -> Path | None:
-        """Name a file after the name: readable, and unique whatever characters are in it."""
+        """Return a file name that is readable and unique, whatever characters are in `name`."""
         if self.folder is None:
             return None
         plain = "".join(c if c.isalnum() or c in "-." else "_" for c in name)[:80]

@@ -1,4 +1,4 @@
-"""Runs an experiment and writes what it found."""
+"""Run an experiment and write its results."""
 
 import dataclasses
 import inspect
@@ -17,9 +17,9 @@ import numpy as np
 
 from isotherm.io.files import atomically
 from isotherm.paper.experiments import registry
-from isotherm.paper.experiments.contract import Experiment, Say
+from isotherm.paper.experiments.contract import Experiment, Report
 from isotherm.paper.experiments.overrides import configured
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.document import strict, write_json
 from isotherm.paper.report.figures import caption, styled
 from isotherm.paper.report.page import fragment
@@ -33,54 +33,52 @@ def execute(
     overrides: Sequence[str] = (),
     out: Path = Path("runs"),
     resume: bool = False,
-    say: Say = lambda message: None,
+    report: Report = lambda message: None,
 ) -> dict[str, Any]:
     """Run the experiment called `name` and return the document written to `out/name/result.json`.
 
-    Beside it stand `result.npz` (the arrays), `figures/*.svg` and `*.png`, and `fragment.html`
-    for the report. Files are replaced whole, the document last, so that a document always has its
-    figures.
+    The same folder gets `result.npz` (the arrays), `figures/*.svg` and `*.png`, and `fragment.html`
+    for the report. Files are replaced atomically, the document last, so that the figures of a
+    document always exist.
 
     Parameters
     ----------
     smoke
-        Start from the experiment's `SMOKE` configuration, which ends in seconds.
+        Use the `SMOKE` configuration of the experiment, which takes seconds.
     seed
-        Seed of the one key the experiment gets.
+        Seed of the key that the experiment gets.
     overrides
         Changes of the configuration, each `key=value`.
     out
-        Where results of all experiments live, one folder each.
+        Folder of the results, with a subfolder for each experiment.
     resume
-        Go on where a run with the same configuration and seed was cut, if the experiment is long
-        enough to keep a shelf; otherwise start afresh.
-    say
-        Told about progress in a few words.
+        Resume an interrupted run with the same configuration and seed, if the experiment saves
+        checkpoints; otherwise start anew.
+    report
+        Called with a progress message from time to time.
     """
     experiment = registry.load(name)
     config = configured(experiment.SMOKE if smoke else experiment.Config(), overrides)
     folder = out / name
     (folder / "figures").mkdir(parents=True, exist_ok=True)
 
-    say(f"Running {name}")
+    report(f"Running {name}")
     started, clock = datetime.now(UTC), time.perf_counter()
-    shelves: dict[str, Any] = {}
-    if "shelf" in inspect.signature(experiment.run).parameters:
+    optional: dict[str, Checkpoints] = {}
+    if "checkpoints" in inspect.signature(experiment.run).parameters:
         belongs_to = {
             "configuration": dataclasses.asdict(config),
             "seed": seed,
             "version": version("isotherm"),
         }
-        shelves["shelf"] = Shelf.open(folder / "shelf", belongs_to, resume)
-    result = {
-        key: np.asarray(value)
-        for key, value in experiment.run(config, jax.random.key(seed), say, **shelves).items()
-    }
+        optional["checkpoints"] = Checkpoints.open(folder / "checkpoints", belongs_to, resume)
+    arrays = experiment.run(config, jax.random.key(seed), report, **optional)
+    result = {key: np.asarray(value) for key, value in arrays.items()}
     wall_time = time.perf_counter() - clock
     with atomically(folder / "result.npz") as draft:
         np.savez_compressed(draft, **result)  # pyright: ignore[reportArgumentType]
 
-    say("Drawing figures")
+    report("Drawing figures")
     title, description = registry.split_docstring(experiment.__doc__)
     document = strict(
         {
@@ -111,13 +109,13 @@ def execute(
     with atomically(folder / "fragment.html") as draft:
         draft.write_text(fragment(document, folder), encoding="utf-8")
     write_json(folder / "result.json", document)
-    for shelf in shelves.values():
-        shelf.remove()
+    for checkpoints in optional.values():
+        checkpoints.remove()
     return document
 
 
 def _command(name: str, smoke: bool, seed: int, overrides: Sequence[str]) -> str:
-    """Spell the command that gives the same numbers again, wherever its files go."""
+    """Return the command that reproduces the numbers."""
     settings = [word for override in overrides for word in ("--set", override)]
     return shlex.join(
         ["isotherm", "run", name, *(["--smoke"] * smoke), "--seed", str(seed), *settings]

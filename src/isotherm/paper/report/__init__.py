@@ -1,4 +1,4 @@
-"""Figures in one style, and one self-contained page of everything that ran.
+"""The figure style, and the report: one self-contained page with the results of all experiments.
 
-A report reads files; it never runs an experiment and does not know JAX.
+The report reads result files. It never runs an experiment and does not import JAX.
 """

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: strict JSON, written whole or not at all."""
+"""Result documents of experiments: strict JSON, written atomically."""
 
 import json
 import math
@@ -16,9 +16,9 @@ FIELDS = frozenset(
 
 
 def strict(value: Any) -> Any:
-    """Return `value` in plain Python types that JSON knows: NaN is null, an infinity is text.
+    """Convert `value` to plain Python types that JSON has: NaN is null, an infinity is text.
 
-    A single-precision number keeps the digits it has.
+    A single-precision number is written with the digits of single precision.
 
     >>> strict({"a": np.float32(0.1), "b": (np.nan, -np.inf), "c": np.True_})
     {'a': 0.1, 'b': [None, '-inf'], 'c': True}
@@ -39,18 +39,18 @@ def strict(value: Any) -> Any:
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """Spell a strict document as the text of its file."""
+    """Return the JSON text of a strict document."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a strict document."""
+    """Write a strict document atomically."""
     with atomically(path) as draft:
         draft.write_text(dumps(document), encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the document of a run, or say what is wrong with it."""
+    """Read the document of a run; raise a `ValueError` if it is not one."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

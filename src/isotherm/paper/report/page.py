@@ -1,4 +1,4 @@
-"""One self-contained page of everything that ran."""
+"""The report: one self-contained HTML page with the results of all experiments."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -16,24 +16,25 @@ from isotherm.paper.report.svg import inline_svg
 
 
 def build(directory: Path, report: Path | None = None, *, order: Sequence[str] = ()) -> Path:
-    """Write `report`, by default `directory/report.html`, from every `directory/*/result.json` and return its path.
+    """Write the report of every `directory/*/result.json`, and return its path.
 
-    The page needs no network and no other file: it can be mailed and printed. Experiments named in `order` come first, in that order.
+    The path is `report`, by default `directory/report.html`. The page needs no network and no other
+    file. Experiments named in `order` come first, in that order.
     """
-    place = {name: number for number, name in enumerate(order)}
-    found = sorted(
+    rank = {name: number for number, name in enumerate(order)}
+    paths = sorted(
         directory.glob("*/result.json"),
-        key=lambda path: (place.get(path.parent.name, len(place)), path),
+        key=lambda path: (rank.get(path.parent.name, len(rank)), path),
     )
-    if not found:
+    if not paths:
         raise ValueError(
             f"No results under `{directory}`: run an experiment first (`isotherm list`)."
         )
-    documents = [read_json(path) for path in found]
+    documents = [read_json(path) for path in paths]
     page = _environment().get_template("page.html")
     sections = [
         {"document": document, "anchor": path.parent.name, "html": fragment(document, path.parent)}
-        for document, path in zip(documents, found, strict=True)
+        for document, path in zip(documents, paths, strict=True)
     ]
     report = report or directory / "report.html"
     with atomically(report) as draft:
@@ -42,25 +43,25 @@ def build(directory: Path, report: Path | None = None, *, order: Sequence[str] =
 
 
 def fragment(document: dict[str, Any], folder: Path) -> Markup:
-    """Return the `<article>` of one experiment, its figures read from `folder` and put inline."""
+    """Return the `<article>` of one experiment, with its figures, read from `folder`, inline."""
     figures = [{**figure, "picture": _picture(figure, folder)} for figure in document["figures"]]
     template = _environment().get_template("fragment.html")
     return Markup(template.render(document=document, anchor=folder.name, figures=figures))
 
 
 def _picture(figure: dict[str, str], folder: Path) -> Markup:
-    """Put a drawing inline; where only its picture was kept, that."""
+    """Return the SVG of a figure as inline HTML or, if there is only a PNG, an image of that."""
     label = text.inline(figure.get("caption", figure["name"])).striptags()
-    drawing, picture = folder / figure["svg"], folder / figure["png"]
-    if drawing.is_file():
+    svg, png = folder / figure["svg"], folder / figure["png"]
+    if svg.is_file():
         digest = sha256(f"{folder.name}/{figure['name']}".encode()).hexdigest()
-        source = drawing.read_text(encoding="utf-8")
+        source = svg.read_text(encoding="utf-8")
         return Markup(inline_svg(source, prefix=f"f{digest[:8]}-", label=label))
-    if not picture.is_file():
+    if not png.is_file():
         raise ValueError(
-            f"`{drawing}` is missing: run `{folder.name}` again (`isotherm run {folder.name}`)."
+            f"`{svg}` is missing: run `{folder.name}` again (`isotherm run {folder.name}`)."
         )
-    content = b64encode(picture.read_bytes()).decode("ascii")
+    content = b64encode(png.read_bytes()).decode("ascii")
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, content)
 
 
@@ -72,15 +73,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (
-        text.cell,
-        text.columns,
-        text.duration,
-        text.heading,
-        text.inline,
-        text.tables,
-    ):
-        environment.filters[function.__name__] = function
-    environment.filters["paragraphs"] = text.paragraphs
+    filters = ("cell", "columns", "duration", "heading", "inline", "paragraphs", "tables")
+    environment.filters |= {name: getattr(text, name) for name in filters}
     environment.tests["numeric_in"] = lambda key, rows: text.is_numeric(rows, key)
     return environment

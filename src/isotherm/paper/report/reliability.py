@@ -1,4 +1,4 @@
-"""Reliability diagrams: what a classifier claims, and what comes true."""
+"""Reliability diagrams: the accuracy of a classifier as a function of its confidence."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 from isotherm.paper.report.figures import panels
 
 FEW = 4
-"""Curves whose names find room beside them."""
+"""Up to this many curves the legend is inside the plot."""
 
 
 class Curve(Protocol):
-    """A reliability curve, as `isotherm.diagnostics.calibration.reliability` makes it."""
+    """A reliability curve, as `isotherm.diagnostics.calibration.reliability` returns it."""
 
     @property
     def edges(self) -> np.ndarray:
-        """Bounds of the bins."""
+        """Edges of the bins."""
         ...
 
     @property
@@ -27,12 +27,12 @@ class Curve(Protocol):
 
     @property
     def accuracy(self) -> np.ndarray:
-        """Share of right predictions per bin."""
+        """Share of correct predictions per bin."""
         ...
 
     @property
     def count(self) -> np.ndarray:
-        """Rows per bin."""
+        """Number of rows per bin."""
         ...
 
     @property
@@ -42,17 +42,17 @@ class Curve(Protocol):
 
 
 def reliability_diagram(curves: Mapping[str, Curve], *, least_rows: int = 10) -> Figure:
-    """Draw reliability curves, and below them how the confidence is distributed.
+    """Draw reliability curves and, below them, the distribution of the confidence.
 
-    On the diagonal a classifier is as sure as it is right; below it, too sure. Bars are one binomial
+    On the diagonal a classifier is calibrated; below it, overconfident. Error bars are one binomial
     standard error.
 
     Parameters
     ----------
     curves
-        By name; the legend adds each one's expected calibration error.
+        By name; the legend also gives the expected calibration error of each.
     least_rows
-        Bins with fewer rows are not drawn: their accuracy says nothing.
+        Bins with fewer rows are not drawn: their accuracy is too uncertain.
     """
     if not curves:
         raise ValueError("`curves` must name at least one reliability curve.")
@@ -86,6 +86,7 @@ def reliability_diagram(curves: Mapping[str, Curve], *, least_rows: int = 10) ->
         upper.legend(title="ECE in brackets", loc="upper left")
     lower.set(xlabel="Confidence", ylabel="Share of rows", yscale="log")
     figure.set_label(
-        "Reliability: accuracy against confidence, by bins of confidence, and the share of rows in each"
+        "Reliability: accuracy against confidence, by bins of confidence, "
+        "and the share of rows in each"
     )
     return figure

@@ -1,4 +1,4 @@
-"""Matplotlib's SVG files, made fit to stand inside a page."""
+"""Matplotlib's SVG files, converted for use inside an HTML page."""
 
 import re
 from xml.etree import ElementTree
@@ -12,30 +12,29 @@ _TAGS = frozenset(
 
 
 def inline_svg(source: str, *, prefix: str, label: str) -> str:
-    """Return an `<svg>` element to put into HTML.
+    """Return an `<svg>` element for use in HTML.
 
-    Only the drawing passes: elements and attributes that Matplotlib does not draw with, links that
-    lead out of the file, the metadata and the style sheet (which would reach the whole page) are
-    left out.
+    Only the drawing is kept. Elements and attributes that Matplotlib does not draw with, links to
+    other files, the metadata and the style sheet (which would apply to the whole page) are removed.
 
     Parameters
     ----------
     source
         The text of a file that Matplotlib saved.
     prefix
-        Set before every id, so that several figures share a page.
+        Put before every id, so that the ids of several figures on a page are unique.
     label
-        What the figure shows, for those who cannot see it.
+        Text alternative of the figure.
     """
     try:
         root = ElementTree.fromstring(source)
     except ElementTree.ParseError as error:
-        raise ValueError(f"Not an SVG picture: {error}.") from error
+        raise ValueError(f"Not an SVG image: {error}.") from error
     if root.tag != f"{_NAMESPACE}svg":
-        raise ValueError(f"Not an SVG picture: the outermost element is `{root.tag}`.")
+        raise ValueError(f"Not an SVG image: the outermost element is `{root.tag}`.")
     _clean(root, prefix)
     root.attrib.pop("height", None)
-    # What Matplotlib's style sheet says, inherited from the root instead.
+    # The rules of Matplotlib's style sheet, inherited from the root instead.
     root.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}
     root.attrib |= {"role": "img", "aria-label": label}
     return ElementTree.tostring(root, encoding="unicode")
@@ -46,7 +45,7 @@ def _clean(element: ElementTree.Element, prefix: str) -> None:
     attributes = {}
     for name, value in element.attrib.items():
         name = "href" if name == _LINK else name
-        if _harmless(name, value):
+        if _is_allowed(name, value):
             attributes[name] = _adapt(name, value, prefix)
     element.attrib = attributes
     for child in list(element):
@@ -56,11 +55,11 @@ def _clean(element: ElementTree.Element, prefix: str) -> None:
             element.remove(child)
 
 
-def _harmless(name: str, value: str) -> bool:
+def _is_allowed(name: str, value: str) -> bool:
     if name == "href":
         return value.startswith(("#", "data:image/png;base64,"))
-    outward = re.search(r"url\((?!#)|\\", value)
-    return not (name.startswith(("on", "{")) or outward)
+    external = re.search(r"url\((?!#)|\\", value)
+    return not (name.startswith(("on", "{")) or external)
 
 
 def _adapt(name: str, value: str, prefix: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers and prose as a reader wants them, in the page and in the terminal."""
+"""Formatting of numbers and prose, for the report and for the terminal."""
 
 import re
 from html import unescape
@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 
 def cell(value: Any) -> str:
-    """Spell one value of a table.
+    """Format one value of a table.
 
     >>> [cell(value) for value in (None, True, 12, 0.123456, 12345.6, 1e-9, [1, 2.5], "E")]
     ['–', 'yes', '12', '0.1235', '12,346', '1e-09', '1, 2.5', 'E']
@@ -26,7 +26,7 @@ def cell(value: Any) -> str:
 
 
 def heading(key: str) -> str:
-    """Spell a key as the heading of a column.
+    """Return the column heading of a key.
 
     >>> heading("step_size")
     'step size'
@@ -40,20 +40,20 @@ def columns(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Sort rows into tables by their key `table`; without it there is one table, "Numbers".
+    """Group rows into tables by their key `table`; rows without it form the table "Numbers".
 
     >>> tables([{"table": "A", "h": 1}, {"table": "B", "D": 2}, {"table": "A", "h": 3}])
     [('A', [{'h': 1}, {'h': 3}]), ('B', [{'D': 2}])]
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         rest = {key: value for key, value in row.items() if key != "table"}
-        found.setdefault(row.get("table", "Numbers"), []).append(rest)
-    return list(found.items())
+        groups.setdefault(row.get("table", "Numbers"), []).append(rest)
+    return list(groups.items())
 
 
 def is_numeric(rows: list[dict[str, Any]], key: str) -> bool:
-    """Tell whether a column holds numbers and so is set flush right."""
+    """Return whether a column holds numbers; such a column is aligned right."""
     values = [row.get(key) for row in rows]
     return all(
         isinstance(value, int | float | None) or value in ("inf", "-inf") for value in values
@@ -61,7 +61,7 @@ def is_numeric(rows: list[dict[str, Any]], key: str) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Spell a time span.
+    """Format a time span.
 
     >>> duration(0.25), duration(75), duration(7260)
     ('0.25 s', '1 min 15 s', '2 h 1 min')
@@ -77,13 +77,13 @@ def duration(seconds: float) -> str:
 _SPAN = re.compile(
     r"(?P<tick>``?)(?P<code>.+?)(?P=tick)"
     r"|(?P<dollar>\$\$?)(?P<maths>.+?)(?P=dollar)"
-    r"|(?<![\w*])(?P<star>\*\*?)(?P<stressed>[^\s*][^*]*)(?P=star)",
+    r"|(?<![\w*])(?P<star>\*\*?)(?P<emphasis>[^\s*][^*]*)(?P=star)",
     re.DOTALL,
 )
 
 
 def inline(text: str) -> Markup:
-    """Turn `code`, *emphasis* and simple $maths$ into HTML, and escape everything else.
+    """Convert `code`, *emphasis* and simple $maths$ to HTML, and escape everything else.
 
     >>> print(inline("`a<b` and $h^2$"))
     <code>a&lt;b</code> and <span class="maths"><i>h</i><sup>2</sup></span>
@@ -99,11 +99,11 @@ def _span(match: re.Match[str]) -> Markup:
     if maths := match["maths"]:
         return _maths(maths)
     tag = "code" if match["code"] else "strong" if match["star"] == "**" else "em"
-    return Markup("<{0}>{1}</{0}>").format(tag, match["code"] or match["stressed"])
+    return Markup("<{0}>{1}</{0}>").format(tag, match["code"] or match["emphasis"])
 
 
 def paragraphs(text: str) -> Markup:
-    """Turn a docstring's prose into paragraphs, lists and headings."""
+    """Convert the prose of a docstring to HTML paragraphs, lists and headings."""
     return Markup("\n").join(_block(block) for block in re.split(r"\n\s*\n", text) if block.strip())
 
 
@@ -126,7 +126,7 @@ _SYMBOLS |= {name: name for name in ("exp", "log", "max", "min", "sin", "cos")}
 
 
 def _maths(tex: str) -> Markup:
-    r"""Set TeX that needs only letters, symbols, sub- and superscripts; show the rest as source.
+    r"""Convert TeX of letters, symbols, sub- and superscripts; show anything else as source.
 
     HTML names most symbols as TeX does (`&lambda;`, `\lambda`).
     """

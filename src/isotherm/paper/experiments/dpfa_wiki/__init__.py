@@ -1,17 +1,27 @@
 r"""Does a deep prior help a topic model of Wikipedia, and which way of learning it?
 
-Deep Poisson factor analysis (DPFA) with 128 topics and binary layers of 128, 64 and 32 units, one pass over Wikipedia articles (7702 words) in batches of 100.
-Weights of the layers by mSGNHT-S and -E, D = 40; topics by SGRLD; r, γ₀ and p are sampled. Rivals: the same model by density filtering (BCDF), with a
-Boltzmann machine for the layers (RBM; topics by mSGNHT-E, weights by contrastive divergence), one layer (NB-FTM) and LDA by density filtering.
+Deep Poisson factor analysis (DPFA) with 128 topics and binary layers of 128, 64 and 32 units, in
+one pass over Wikipedia articles (7702 words) in batches of 100. The weights of the layers are
+sampled by mSGNHT-S or -E with D = 40, the topics by SGRLD; r, γ₀ and p are sampled too. It is
+compared with the same model by density filtering (BCDF), with a Boltzmann machine for the layers
+(RBM; topics by mSGNHT-E, weights by contrastive divergence), with one layer (NB-FTM) and with LDA
+by density filtering.
 
-- *Perplexity* is by document completion on 1000 test articles: 80 % of the tokens observed, probabilities averaged over the draws of the last 300 batches before
-  the logarithm. A point of a curve averages 20 draws. *Single draw* shows what averaging is worth.
-- All start from what a collapsed filter of LDA made of the first 10 000 articles, which count as seen; *random start* shows what happens without.
-- The step of the topics is chosen by a shorter pass, on 1000 training articles that are held out of the stream. The warm start, and that p is sampled, were found on shorter
-  runs with the test articles in view; the rows that begin with *S,* show what they are worth. They are mSGNHT-S at the larger step with one thing changed.
-- *On* is the share of units that are on, from below. A layer that is always on or always off does nothing.
-- ± of the differences is a standard error over test articles; the spread over seeds is of a shorter pass.
-- The paper has 10 million articles, and a figure without numbers: its order is S < E < RBM, BCDF, NB-FTM, LDA.
+- *Perplexity* is by document completion on 1000 test articles: 80 % of the tokens are observed, and
+  probabilities are averaged over the draws of the last 300 batches before taking the logarithm. A
+  point of a curve averages 20 draws. *Single draw* is the perplexity without averaging.
+- All methods start from a collapsed filter of LDA fitted to the first 10 000 articles, which count
+  as seen; *random start* shows the effect of that.
+- The step size of the topics is chosen by a shorter pass, on 1000 training articles that are held
+  out of the stream. The warm start and the sampling of p were chosen in shorter runs that were
+  scored on the test articles; the rows that begin with *S,* show their effect. These are mSGNHT-S
+  at the larger step with one change.
+- *On* is the share of units that are on, from the lowest layer up. A layer that is always on or
+  always off has no effect.
+- ± of the differences is a standard error over test articles; the spread over seeds is of a shorter
+  pass.
+- The paper has 10 million articles, and a figure without numbers: its order is S < E < RBM, BCDF,
+  NB-FTM, LDA.
 """
 
 from dataclasses import dataclass, replace
@@ -21,12 +31,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.experiments.dpfa_wiki import figures, tables
-from isotherm.paper.experiments.dpfa_wiki.follow import Plan, Traces, documents_of, follow
 from isotherm.paper.experiments.dpfa_wiki.methods import Method, Settings
 from isotherm.paper.experiments.dpfa_wiki.tables import KINDS, ONE_LAYER
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.dpfa_wiki.training import (
+    Plan,
+    Traces,
+    documents_of,
+    train_on_stream,
+)
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import Completion, completion
 from isotherm.topics.corpus_readers import CorpusStream, stream_wiki
 from isotherm.topics.dpfa.initialization import Start, learn_start
@@ -36,12 +51,12 @@ from isotherm.types import Key
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     layers: tuple[int, ...] = (128, 64, 32)
     eta: float = 0.05
     alpha: float = 0.1
-    """Of LDA, and of the start."""
+    """Dirichlet prior of the documents, for LDA and for the warm start."""
     batch_size: int = 100
     num_documents: int = 228_600
     start_documents: int = 10_000
@@ -54,9 +69,9 @@ class Config:
     late: int = 10_000
     num_seeds: int = 3
     seed_documents: int = 40_000
-    """Where the passes of further seeds end."""
+    """Documents in the passes with several seeds."""
     choice_documents: int = 30_000
-    """Where the passes that choose step sizes end."""
+    """Documents in the passes that choose step sizes."""
     sgrld_steps: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     scir_steps: tuple[float, ...] = (0.02, 0.04, 0.08)
     tlasgr_steps: tuple[float, ...] = (0.02, 0.04, 0.08)
@@ -77,10 +92,13 @@ class Config:
                 raise ValueError(f"`{name}` must be a multiple of `batch_size`.")
         ends = (self.num_documents, self.seed_documents, self.choice_documents)
         if min(ends) < self.start_documents + size * self.curve_draws:
-            raise ValueError("A pass must go beyond `start_documents` and the draws of a point.")
+            raise ValueError(
+                "Every pass must be longer than `start_documents` plus the documents of "
+                "`curve_draws` batches."
+            )
 
     def plan(self, total: int, final_draws: int) -> Plan:
-        """Say when to look, on the way to a number of documents."""
+        """Return the plan of evaluations for a pass over `total` documents."""
         left = (total - self.start_documents) // self.batch_size
         return Plan(
             self.batch_size,
@@ -95,22 +113,22 @@ class Config:
         )
 
     def methods(self) -> dict[str, Method]:
-        """List what runs over the whole stream."""
+        """Return the methods that are trained on the whole stream, by name."""
         h = max(self.step_sizes)
-        found = {
+        methods = {
             f"mSGNHT-{scheme}, h = {step:g}": Method("chain", integrator, step)
             for step in self.step_sizes
             for scheme, integrator in (("S", "ABOBA"), ("E", "euler"))
         }
-        found |= {
+        methods |= {
             "BCDF": Method("filter"),
             "RBM": Method("boltzmann", "euler", h),
             "NB-FTM, BCDF": Method("filter", depth=1),
             "LDA, BCDF": Method("lda"),
         }
         if self.alternatives:
-            best = found[f"mSGNHT-S, h = {h:g}"]
-            found |= {
+            best = methods[f"mSGNHT-S, h = {h:g}"]
+            methods |= {
                 ONE_LAYER: replace(best, depth=1),
                 "S, topics by SCIR": replace(best, topics="SCIR"),
                 "S, topics by TLASGR": replace(best, topics="TLASGR"),
@@ -118,10 +136,10 @@ class Config:
                 "S, r = 1/128, p = 1/2": replace(best, r=1 / 128, p=0.5),
                 "S, random start": replace(best, warm=False),
             }
-        return found
+        return methods
 
     def seeded(self) -> list[str]:
-        """Name the methods that have several seeds."""
+        """Return the names of the methods that are run with several seeds."""
         h = f"h = {max(self.step_sizes):g}"
         return [f"mSGNHT-S, {h}", f"mSGNHT-E, {h}", *[ONE_LAYER] * self.alternatives]
 
@@ -147,39 +165,42 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Choose step sizes, then let every method read the stream."""
-    work = _Work(config, int(random.bits(key) >> 8), shelf, say)
-    chosen = work.choose()
-    result: dict[str, np.ndarray] = {f"tried {k}": v for k, v in work.tried.items()}
+def run(
+    config: Config, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
+    """Choose step sizes, then train every method on the stream."""
+    trainer = _Trainer(config, int(random.bits(key) >> 8), checkpoints, report)
+    chosen = trainer.choose()
+    result: dict[str, np.ndarray] = {f"tried {k}": v for k, v in trainer.tried.items()}
     for name, method in config.methods().items():
-        traces = work.run(name, method, chosen)
+        traces = trainer.run(name, method, chosen)
         result |= {f"{field} {name}": x for field, x in traces._asdict().items()}
     plan = config.plan(config.seed_documents, config.curve_draws)
     for name in config.seeded():
         method = config.methods()[name]
         ends = [
-            work.run(name, method, chosen, seed=seed, plan=plan).final[0]
+            trainer.run(name, method, chosen, seed=seed, plan=plan).final[0]
             for seed in range(config.num_seeds)
         ]
         result[f"seeds {name}"] = np.array(ends)
-    scored = work.test.scored
+    scored = trainer.test.scored
     return result | {"cell starts": scored.indptr, "cell counts": scored.counts}
 
 
 class Steps(NamedTuple):
-    """What is chosen: steps of the topics."""
+    """Step sizes of the topics, by sampler."""
 
     sgrld: float
     scir: float
     tlasgr: float
 
 
-class _Work:
-    """The stream, the documents to be judged by, and what all runs share."""
+class _Trainer:
+    """Trains methods on the stream: documents, warm starts and checkpoints that runs share."""
 
-    def __init__(self, config: Config, seed: int, shelf: Shelf, say: Say) -> None:
-        self.config, self.seed, self.shelf, self.say = config, seed, shelf, say
+    def __init__(self, config: Config, seed: int, checkpoints: Checkpoints, report: Report) -> None:
+        self.config, self.seed = config, seed
+        self.checkpoints, self.report = checkpoints, report
         self.stream: CorpusStream = stream_wiki()
         self.test = completion(_first(stream_wiki("test"), config.num_test), observed=0.8, seed=0)
         held_out = documents_of(self.stream, config.num_documents, config.num_test)
@@ -188,19 +209,19 @@ class _Work:
         self.tried: dict[str, np.ndarray] = {}
 
     def start(self, seed: int) -> Start:
-        """Learn from the first documents, or take it off the shelf."""
+        """Return the fit to the first documents, loaded from a checkpoint if there is one."""
         if seed not in self.starts:
             name, config = f"start, seed {seed}", self.config
-            if (saved := self.shelf.load(name)) is None:
-                self.say(f"{name}: {config.start_documents:,} documents")
+            if (saved := self.checkpoints.load(name)) is None:
+                self.report(f"{name}: {config.start_documents:,} documents")
                 model = DPFA(self.stream.num_words, config.layers, config.eta)
                 batches = self.stream.batches(config.batch_size)
                 first = (
                     next(batches).corpus for _ in range(config.start_documents // config.batch_size)
                 )
-                found = learn_start(model, first, alpha=config.alpha, seed=self.seed + seed)
-                saved = {k: np.asarray(v) for k, v in found._asdict().items()}
-                self.shelf.save(name, saved)
+                fitted = learn_start(model, first, alpha=config.alpha, seed=self.seed + seed)
+                saved = {k: np.asarray(v) for k, v in fitted._asdict().items()}
+                self.checkpoints.save(name, saved)
             numbers = int(saved["documents"]), float(saved["r"]), float(saved["p"])
             self.starts[seed] = Start(saved["counts"], *numbers)
         return self.starts[seed]
@@ -215,7 +236,7 @@ class _Work:
         plan: Plan | None = None,
         split: Completion | None = None,
     ) -> Traces:
-        """Run a method, on the test documents over the whole stream unless told otherwise."""
+        """Train and evaluate a method; by default on the whole stream and the test documents."""
         config = self.config
         settings = Settings(
             self.stream.num_words,
@@ -232,7 +253,7 @@ class _Work:
         )
         plan = plan or config.plan(config.num_documents, config.final_draws)
         label = f"{name}, seed {seed}, to {plan.total}"
-        return follow(
+        return train_on_stream(
             label,
             method,
             settings,
@@ -240,12 +261,12 @@ class _Work:
             self.stream,
             split or self.test,
             self.start(seed),
-            self.shelf,
-            self.say,
+            self.checkpoints,
+            self.report,
         )
 
     def choose(self) -> Steps:
-        """Try steps on held-out training documents, one kind after the other, and give the best of each."""
+        """Try the step sizes of each sampler on held-out documents; return the best of each."""
         config, method = self.config, Method("chain", step_size=max(self.config.step_sizes))
         steps = Steps(config.sgrld_steps[0], config.scir_steps[0], config.tlasgr_steps[0])
         for kind in KINDS:
@@ -258,7 +279,7 @@ class _Work:
         self, kind: str, field: str, values: tuple[float, ...], method: Method, steps: Steps
     ) -> Steps:
         plan = self.config.plan(self.config.choice_documents, 10**9)
-        found = [
+        perplexities = [
             self.run(
                 f"choice, {kind} {value:g}",
                 method,
@@ -268,8 +289,8 @@ class _Work:
             ).final[0]
             for value in values
         ]
-        self.tried[kind] = np.array([values, found])
-        return steps._replace(**{field: values[int(np.argmin(found))]})
+        self.tried[kind] = np.array([values, perplexities])
+        return steps._replace(**{field: values[int(np.argmin(perplexities))]})
 
 
 def _first(stream: CorpusStream, size: int) -> Any:
@@ -277,15 +298,15 @@ def _first(stream: CorpusStream, size: int) -> Any:
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the tables."""
+    """Return the rows of all tables."""
     return tables.rows(config, result)
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold, and which of ours."""
+    """Check the claims of the paper and our own."""
     return tables.claims(config, result)
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw perplexity against documents, the last ones magnified, and the layers."""
+    """Draw perplexity against documents, and the layers."""
     return figures.plot(config, result)

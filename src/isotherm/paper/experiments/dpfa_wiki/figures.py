@@ -1,4 +1,4 @@
-"""The pictures; nothing is computed here."""
+"""The figures of the experiment."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from isotherm.paper.experiments.dpfa_wiki import Config
 
 HIGHEST = 1.3
-"""Times the lowest perplexity; what is above is beyond the edge of the picture."""
+"""Upper limit of the axis, in units of the lowest perplexity."""
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw the paper's figure, the same of the alternatives, and the layers."""
+    """Draw the paper's figure, the same for the alternatives, and the layers."""
     names = list(config.methods())
     rivals = [name for name in names if not name.startswith("S, ")]
-    found = {"curves": curves(config, result, rivals), "layers": layers(config, result)}
+    figures = {"curves": curves(config, result, rivals), "layers": layers(config, result)}
     if others := [name for name in names if name not in rivals]:
-        found["alternatives"] = curves(config, result, [names[0], *others])
-    return found
+        figures["alternatives"] = curves(config, result, [names[0], *others])
+    return figures
 
 
 def curves(config: Config, result: dict[str, np.ndarray], names: Iterable[str]) -> Figure:
-    """Draw test perplexity against documents seen, and the last documents magnified."""
+    """Draw test perplexity against documents seen, with a close-up of the last documents."""
     figure, (left, right) = panels(2, width=5.0, height=3.9)
-    styles, beyond, lowest = _styles(config), [], np.inf
+    styles, hidden, lowest = _styles(config), [], np.inf
     for name in names:
         curve, late = result[f"curve {name}"], result[f"late {name}"]
         lowest = min(lowest, late[:, 1].min())
@@ -40,20 +40,20 @@ def curves(config: Config, result: dict[str, np.ndarray], names: Iterable[str]) 
         lines = {name: result[f"{points} {name}"][:, 1] for name in names}
         top = min(HIGHEST * lowest, 1.02 * max(values.max() for values in lines.values()))
         panel.set_ylim(0.98 * lowest, top)
-        beyond += [name for name, values in lines.items() if values.min() > top]
+        hidden += [name for name, values in lines.items() if values.min() > top]
         panel.set(xlabel="thousand documents seen", ylabel="test perplexity")
     right.set_title("the last documents")
     figure.legend(loc="outside right upper", fontsize=7.5)
-    above = f" Above the edge: {'; '.join(dict.fromkeys(beyond))}." if beyond else ""
+    above = f" Above the axis: {'; '.join(dict.fromkeys(hidden))}." if hidden else ""
     figure.set_label(
-        f"Test perplexity against documents seen. Left: {config.curve_draws} draws averaged at every point. Right: the running average of "
-        f"the last {config.final_draws} draws.{above}"
+        f"Test perplexity against documents seen. Left: {config.curve_draws} draws averaged at "
+        f"every point. Right: the running average of the last {config.final_draws} draws.{above}"
     )
     return figure
 
 
 def layers(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw the share of units that are on against documents seen, a panel per layer."""
+    """Draw the share of units that are on against documents seen, one panel per layer."""
     figure, axes = panels(len(config.layers), width=3.6, height=3.0, squeeze=False, sharey=True)
     for name, style in _styles(config).items():
         curve = result[f"curve {name}"]
@@ -72,19 +72,19 @@ def layers(config: Config, result: dict[str, np.ndarray]) -> Figure:
 
 
 def _styles(config: Config) -> dict[str, dict[str, Any]]:
-    """Give S and E of a step one colour, rivals the next ones, and alternatives dots."""
-    found: dict[str, dict[str, Any]] = {}
+    """Choose line styles: one colour for S and E of a step size, dots for alternatives."""
+    styles: dict[str, dict[str, Any]] = {}
     colors = {"rival": 0, "alternative": 1}
     for name in config.methods():
         kind = "alternative" if name.startswith("S, ") else "rival"
-        twin = found.get(name.replace("mSGNHT-E", "mSGNHT-S"))
+        twin = styles.get(name.replace("mSGNHT-E", "mSGNHT-S"))
         if twin is not None:
-            found[name] = twin | {"ls": "--"}
+            styles[name] = twin | {"ls": "--"}
             continue
-        found[name] = {
+        styles[name] = {
             "color": f"C{colors[kind]}",
             "ls": "-" if kind == "rival" else ":",
             "lw": 1.5,
         }
         colors[kind] += 1
-    return found
+    return styles

@@ -1,4 +1,7 @@
-"""Who learns from the stream: every method as an object with `step`, `parameters`, `arrays` and `restore`, and the score that suits it."""
+"""The methods that learn from the stream, and the score of each.
+
+Every method is an object with `step`, `parameters`, `arrays` and `restore`.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +26,7 @@ from isotherm.types import Sampler
 
 @dataclass(frozen=True)
 class Method:
-    """How a model learns."""
+    """A model, and how it is trained."""
 
     route: str
     """`"chain"`, `"filter"`, `"boltzmann"` or `"lda"`."""
@@ -31,21 +34,21 @@ class Method:
     step_size: float = 1e-4
     """$h$ of the weights."""
     topics: str = "SGRLD"
-    """What moves the topics of a chain: SGRLD, SCIR or TLASGR."""
+    """The sampler of the topics of a chain: SGRLD, SCIR or TLASGR."""
     depth: int | None = None
-    """Binary layers that are kept; all without a number."""
+    """Number of binary layers; `None` for all."""
     r: float | None = None
     p: float | None = None
     warm: bool = True
-    """Whether it starts from what the first documents said."""
+    """Whether it starts from the fit to the first documents."""
 
 
 class Learner(Protocol):
-    """What learns from batches."""
+    """A model that is trained on batches."""
 
     @property
     def documents_seen(self) -> int:
-        """Documents so far."""
+        """Number of documents seen so far."""
         ...
 
     @property
@@ -58,20 +61,20 @@ class Learner(Protocol):
         ...
 
     def parameters(self) -> Any:
-        """Give a draw."""
+        """Return a draw."""
         ...
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Give what it takes to go on."""
+        """Return the state that `restore` needs."""
         ...
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Go on, bit for bit."""
+        """Restore a saved state exactly."""
         ...
 
 
 class LDAFilter:
-    """LDA by density filtering, as a learner; its parameters are topics."""
+    """LDA by density filtering; its parameters are topics."""
 
     def __init__(self, model: DPFA, alpha: float, start: Start | None, **settings: Any) -> None:
         self.filter = BCDFLDA(
@@ -84,7 +87,7 @@ class LDAFilter:
 
     @property
     def documents_seen(self) -> int:
-        """Count documents."""
+        """Number of documents seen so far."""
         return self.filter.num_documents
 
     def step(self, batch: Corpus) -> None:
@@ -96,17 +99,17 @@ class LDAFilter:
         return self.filter.draw()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Give what it takes to go on."""
+        """Return the state that `restore` needs."""
         return self.filter.state()
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Go on, bit for bit."""
+        """Restore a saved state exactly."""
         self.filter.restore(arrays)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all methods share."""
+    """Settings that all methods share."""
 
     num_words: int
     layers: tuple[int, ...]
@@ -115,11 +118,11 @@ class Settings:
     diffusion: float
     data_size: int
     sgrld_step: float
-    """Step of the topics by SGRLD at the start."""
+    """Initial step size of the topics, SGRLD."""
     scir_step: float
-    """Step of the topics by SCIR at the start."""
+    """Initial step size of the topics, SCIR."""
     tlasgr_step: float
-    """Step of the topics by TLASGR at the start."""
+    """Initial step size of the topics, TLASGR."""
     start_batches: int
     rounds: int
     rounds_burn_in: int
@@ -127,7 +130,7 @@ class Settings:
 
 
 def build(method: Method, settings: Settings, start: Start | None) -> Learner:
-    """Make the learner of a method."""
+    """Build the learner of a method."""
     layers = settings.layers[: method.depth]
     model = DPFA(settings.num_words, layers, settings.eta, method.r, p=method.p)
     start, seed = start if method.warm else None, settings.seed
@@ -145,17 +148,17 @@ def build(method: Method, settings: Settings, start: Start | None) -> Learner:
 
 
 def topics_sampler(method: Method, settings: Settings) -> Any:
-    """Build what moves the topics, with a step that falls with the documents."""
+    """Build the sampler of the topics, with a step size that decays with the documents."""
     before = settings.start_batches if method.warm else 1
     if method.topics == "SCIR":
-        return SCIR(_Fall(settings.scir_step, before), settings.eta)
+        return SCIR(_DecayingStep(settings.scir_step, before), settings.eta)
     if method.topics == "TLASGR":
-        return TLASGR(_Fall(settings.tlasgr_step, before), settings.eta)
-    return _sgrld(_Fall(settings.sgrld_step, before), settings.eta)
+        return TLASGR(_DecayingStep(settings.tlasgr_step, before), settings.eta)
+    return _sgrld(_DecayingStep(settings.sgrld_step, before), settings.eta)
 
 
-class _Fall(NamedTuple):
-    r"""The step $h_0(1 + t/t_0)^{-0.7}$, where $t_0$ batches came before."""
+class _DecayingStep(NamedTuple):
+    r"""The step size $h_0(1 + t/t_0)^{-0.7}$ after $t_0$ earlier batches."""
 
     first: float
     before: int
@@ -166,17 +169,17 @@ class _Fall(NamedTuple):
 
 @lru_cache
 def _thermostat(h: float, diffusion: float, integrator: str) -> Sampler:
-    """Build a sampler of the weights, once: every object is compiled anew."""
+    """Build the sampler of the weights once: every new object would be compiled again."""
     return isotherm.msgnht(None, h, diffusion, integrator=integrator)
 
 
 @lru_cache
-def _sgrld(step: _Fall, eta: float) -> Sampler:
+def _sgrld(step: _DecayingStep, eta: float) -> Sampler:
     return isotherm.sgrld(None, step, eta)
 
 
 def make_score(method: Method, settings: Settings, split: Completion, threads: int = 1) -> Any:
-    """Make the score of a method's draws: 25 sweeps for the first, then a few per draw."""
+    """Build the score of a method's draws: 25 sweeps for the first, then a few per draw."""
     if method.route == "lda":
         return CompletionScore(
             split, settings.alpha, sweeps=23, burn_in=20, warm=True, threads=threads

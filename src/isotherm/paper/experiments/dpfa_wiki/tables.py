@@ -1,4 +1,4 @@
-"""The tables, and what becomes of the claims."""
+"""The tables and claims of the experiment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from isotherm.paper.experiments.dpfa_wiki import Config
 
 BAR = 1071.0
-"""tomotopy's LDA on all articles in memory, same test articles and share observed, common fold-in (measured once, before this experiment was written)."""
+"""Perplexity of tomotopy's LDA on all articles in memory, with the same test articles and observed
+share, and a common fold-in (measured once, before this experiment was written)."""
 ONE_LAYER = "S, one layer"
 KINDS = ("SGRLD", "SCIR", "TLASGR")
-"""What moves topics."""
+"""Samplers of the topics."""
 Result = dict[str, np.ndarray]
 
 
 def difference(result: Result, a: str, b: str) -> tuple[float, float]:
-    """Give by how much the perplexity of `a` is above that of `b`, and its standard error over test documents."""
+    """Return perplexity of `a` minus that of `b`, and its standard error over test documents."""
     gap = _log_likelihood(result, b) - _log_likelihood(result, a)
     lengths = np.diff(
         np.concatenate([[0], np.cumsum(result["cell counts"])])[result["cell starts"]]
@@ -34,20 +35,20 @@ def difference(result: Result, a: str, b: str) -> tuple[float, float]:
 
 
 def _log_likelihood(result: Result, name: str) -> np.ndarray:
-    """Sum log probabilities over the scored cells of every document."""
+    """Return the log likelihood of the scored cells of every document."""
     terms = result["cell counts"] * result[f"cells {name}"]
     return np.diff(np.concatenate([[0], np.cumsum(terms)])[result["cell starts"]])
 
 
 def rows(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Lay out the tables."""
+    """Return the rows of all tables."""
     first = next(iter(config.methods()))
-    found = []
+    table = []
     for name in config.methods():
         value, error, single, speed, used = result[f"final {name}"]
         gap, gap_error = difference(result, name, first)
         on = result[f"curve {name}"][-1, 3:]
-        found.append(
+        table.append(
             {
                 "table": "Perplexity",
                 "method": name,
@@ -68,7 +69,7 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
             if len(gaps) > 1
             else ""
         )
-        found.append(
+        table.append(
             {
                 "table": "Seeds",
                 "method": name,
@@ -81,7 +82,7 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
         )
     for kind in KINDS:
         for step, value in result[f"tried {kind}"].T:
-            found.append(
+            table.append(
                 {
                     "table": "Step sizes (held-out training articles)",
                     "of": kind,
@@ -89,17 +90,17 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
                     "perplexity": round(float(value), 1),
                 }
             )
-    return found
+    return table
 
 
 def claims(config: Config, result: Result) -> list[Claim]:
-    """Compare with the paper's order, with the bar, and with the layers switched off."""
+    """Check the order of the paper, the bound by tomotopy, and the use of the upper layers."""
     large = max(config.step_sizes)
     best = f"mSGNHT-S, h = {large:g}"
-    found = []
+    checked = []
     for other in ("mSGNHT-E, h = " + f"{large:g}", "RBM", "BCDF", "NB-FTM, BCDF", "LDA, BCDF"):
         gap, error = difference(result, other, best)
-        found.append(
+        checked.append(
             Claim(
                 f"mSGNHT-S at h = {large:g} is ahead of {other}",
                 gap > 0,
@@ -109,7 +110,7 @@ def claims(config: Config, result: Result) -> list[Claim]:
         )
     if config.alternatives:
         gap, error = difference(result, ONE_LAYER, best)
-        found.append(
+        checked.append(
             Claim(
                 "The layers above the first do work",
                 gap > 2 * error,
@@ -119,7 +120,7 @@ def claims(config: Config, result: Result) -> list[Claim]:
         )
     value = float(result[f"final {best}"][0])
     least = BAR if config.num_documents > 200_000 else 3000.0
-    found.append(
+    checked.append(
         Claim(
             "The stream comes below LDA on all articles in memory",
             value < least,
@@ -127,4 +128,4 @@ def claims(config: Config, result: Result) -> list[Claim]:
             f"below {least:.0f} (tomotopy)" if least == BAR else f"below {least:.0f}",
         )
     )
-    return found
+    return checked

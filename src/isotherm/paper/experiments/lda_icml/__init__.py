@@ -23,10 +23,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.experiments.lda_icml import figures, tables
 from isotherm.paper.experiments.lda_icml.methods import GIBBS, Bench, Protocol, Setting
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import completion, train_test
 from isotherm.topics.corpus_readers import load_icml
 from isotherm.topics.perplexity import perplexity, unigram
@@ -37,7 +37,7 @@ _PRIORS = (0.01, 0.02, 0.05, 0.1)
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     num_topics: int = 30
     alpha: float = 0.1
@@ -128,14 +128,16 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
+def run(
+    config: Config, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
     """Choose settings, make the table, draw the curves, look for causes."""
     train, test = train_test(load_icml(), test=config.test_share, seed=0)
     inner = train_test(train, test=config.validation_share, seed=1)
     split = completion(test, observed=config.observed, seed=0)
     held_out = completion(inner.test, observed=config.observed, seed=0)
     seed = int(random.bits(key) >> 8)
-    work = Bench(config.protocol, shelf, say, seed, train, split)
+    work = Bench(config.protocol, checkpoints, report, seed, train, split)
     choice = work._replace(train=inner.train, split=held_out)
     one_topic = perplexity(unigram(train), split, config.alpha)
     result = {"unigram": np.array([one_topic.value, one_topic.standard_error])}
@@ -193,7 +195,7 @@ def _causes(config: Config, work: Bench, chosen: dict[str, np.ndarray]) -> dict[
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the tables."""
+    """Return the rows of all tables."""
     return [
         *tables.best(config, result),
         *tables.over_steps(config, result),
@@ -202,7 +204,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     return tables.claims(config, result)
 
 

@@ -1,4 +1,4 @@
-"""The pictures; nothing is computed here."""
+"""The figures of the experiment."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import numpy as np
 
 import isotherm
 from isotherm.exceptions import DivergedError
-from isotherm.paper.experiments.contract import Say
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.contract import Report
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import Completion, Corpus
 from isotherm.topics.gibbs import GibbsLDA
 from isotherm.topics.lda import LDAChain
@@ -157,11 +157,11 @@ class Runs(NamedTuple):
 
 
 class Bench(NamedTuple):
-    """Where chains run: documents, protocol, seed, and the shelf that keeps what is done."""
+    """Where chains run: documents, protocol, seed, and the checkpoints that keeps what is done."""
 
     protocol: Protocol
-    shelf: Shelf
-    say: Say
+    checkpoints: Checkpoints
+    report: Report
     seed: int
     train: Corpus
     split: Completion
@@ -169,7 +169,7 @@ class Bench(NamedTuple):
     def run(
         self, purpose: str, name: str, setting: Setting, num_seeds: int, first: int, **more: Any
     ) -> Runs:
-        """Run chains from seed `first` on, or take them off the shelf; `more` goes to the sampler."""
+        """Run chains from seed `first` on, or take them off the checkpoints; `more` goes to the sampler."""
         label = f"{purpose}: {name} {setting}"
         sampler = SAMPLERS[name](*setting, **more) if more else None
         found = Runs(
@@ -186,15 +186,15 @@ class Bench(NamedTuple):
                 ),
             )
         )
-        self.say(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
+        self.report(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
         return found
 
     def _one(self, label: str, name: str, setting: Setting, seed: int, sampler: Any) -> Runs:
-        if (saved := self.shelf.load(label)) is not None:
+        if (saved := self.checkpoints.load(label)) is not None:
             return Runs(**saved)
         chain = run_chain(
             name, setting, self.train, self.split, self.protocol, seed, sampler=sampler
         )
         found = Runs(curve(chain, self.split), np.asarray(chain.seconds), np.asarray(chain.cpu))
-        self.shelf.save(label, found._asdict())
+        self.checkpoints.save(label, found._asdict())
         return found

@@ -164,7 +164,7 @@ def _less(a: np.ndarray, b: np.ndarray) -> tuple[bool, str]:
 
 
 def claims(config: Config, result: Result) -> list[Claim]:
-    """Say what holds."""
+    """Report what holds."""
     found = []
     order = [name for name in PAPER if name in config.methods and name != "Gibbs"]
     order = ["Gibbs", *order]

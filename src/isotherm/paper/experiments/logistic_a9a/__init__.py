@@ -1,20 +1,24 @@
 """How far does each sampler get on logistic regression, and does it know what it does not know?
 
-a9a: 32 561 rows to learn from, 16 281 to predict, 123 features and an intercept with prior N(0, 10).
-Paper's protocol: batches of 10, 3000 steps, 300 of them burn-in, every 50th kept, predictions averaged.
+a9a: 32 561 training rows, 16 281 test rows, 123 features and an intercept with prior N(0, 10).
+Paper's protocol: batches of 10, 3000 steps, of which 300 are burn-in, every 50th draw kept,
+predictions averaged.
 
-- *Accuracy*: every method with the step size and diffusion chosen on a fifth of the training rows, held
-  out, never on the test rows; then trained on all of them with fresh seeds. DSVI and HFSGVI take as
-  many steps of the same batches. ± is the standard deviation over seeds. On 16 281 rows an accuracy of 85 % has
-  itself a standard error of 0.28 %: differences below that say nothing about other people's incomes.
-- *Robustness*: the same over a grid of step sizes h and diffusions D (frictions for SGHMC). A setting *works*
-  if no seed diverges and the mean accuracy is at least 84 %.
-- *Why Euler fails*: in the noisiest coordinate the gradient noise has variance σ², so a step kicks the momentum by hσ.
-  Where that is above 1, no friction can hold Euler's momentum at temperature 1, and ξ grows until hξ = 2, where 1 − hξ no
-  longer damps. That takes about 4μ/3h⁴σ² steps (`diagnostics/noise.py`), whatever D is: Euler survives a larger
-  step only by stopping earlier. The splitting damps by exp(−hξ) instead, which has no such end.
-- *Posterior accuracy*: error of posterior standard deviations, relative, and of means, in standard deviations, over the
-  124 weights, against Hamiltonian Monte Carlo with a Metropolis test on all data. ESS is the median over weights.
+- *Accuracy*: the step size and diffusion of every method are chosen on a fifth of the training
+  rows, which are held out; the test rows are never used for that. Then each is trained on all
+  training rows with new seeds. DSVI and HFSGVI take as many steps with the same batches. ± is the
+  standard deviation over seeds. On 16 281 rows an accuracy of 85 % has a standard error of 0.28 %,
+  so smaller differences are not significant for new rows.
+- *Robustness*: accuracy over a grid of step sizes h and diffusions D (frictions for SGHMC). A
+  setting *works* if no seed diverges and the mean accuracy is at least 84 %.
+- *Why Euler fails*: in the noisiest coordinate the gradient noise has variance σ², so the noise
+  changes the momentum by hσ per step. If hσ > 1, no friction can keep Euler's momentum at
+  temperature 1, and ξ grows until hξ = 2, where 1 − hξ no longer damps. That takes about 4μ/3h⁴σ²
+  steps (`diagnostics/noise.py`), for any D: with a larger step Euler survives only if the run is
+  shorter. The splitting damps by exp(−hξ) instead, which has no such limit.
+- *Posterior accuracy*: errors of the posterior standard deviations (relative) and of the means (in
+  standard deviations) of the 124 weights, against Hamiltonian Monte Carlo with a Metropolis test on
+  all data. ESS is the median over weights.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +31,7 @@ from matplotlib.figure import Figure
 
 from isotherm import random
 from isotherm.diagnostics.noise import gradient_noise
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.experiments.logistic_a9a import figures, posterior, sweep, tables
 from isotherm.paper.experiments.logistic_a9a.problem import Problem, load, scores
 from isotherm.references.logistic import ReferencePosterior, logistic_posterior
@@ -41,7 +45,7 @@ def _decades(first: float, last: float, per_decade: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     batch_size: int = 10
     num_steps: int = 3000
@@ -49,7 +53,7 @@ class Config:
     thin: int = 50
     prior_variance: float = 10.0
     num_rows: int = 0
-    """Training rows; 0 for all."""
+    """Number of training rows; 0 for all."""
     samplers: tuple[str, ...] = tuple(sweep.SAMPLERS)
     num_seeds: int = 10
     step_sizes: tuple[float, ...] = (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
@@ -64,7 +68,7 @@ class Config:
     validation_share: float = 0.2
     validation_seeds: int = 3
     lifetimes: tuple[float, ...] = (300, 1_000, 3_000, 10_000, 30_000, 100_000)
-    """At the step sizes where mSGNHT-E should live this long, it is seen how long it does."""
+    """Numbers of steps; mSGNHT-E is run at the step sizes at which it should diverge after them."""
     curve_step_sizes: tuple[float, ...] = (1e-3, 1e-3, 3e-3, 1e-2)
     curve_diffusions: tuple[float, ...] = (1.0, 10.0, 10.0, 10.0)
     curve_seeds: int = 10
@@ -92,12 +96,12 @@ class Config:
 
     @property
     def underdamped(self) -> tuple[str, ...]:
-        """Those of the samplers that have a diffusion or a friction."""
+        """Names of the samplers that have a diffusion or a friction."""
         return tuple(name for name in self.samplers if name in sweep.UNDERDAMPED)
 
     @property
     def overdamped(self) -> dict[str, tuple[float, ...]]:
-        """The others, with their step sizes."""
+        """Names and step sizes of the other samplers."""
         known = {"SGLD": self.sgld_step_sizes, "pSGLD": self.psgld_step_sizes}
         return {name: known[name] for name in self.samplers if name in known}
 
@@ -131,116 +135,118 @@ def _grid(step_sizes: tuple[float, ...], diffusions: tuple[float, ...]) -> np.nd
     return np.stack(np.meshgrid(step_sizes, diffusions, indexing="ij"), axis=-1)
 
 
-def run(config: Config, key: Key, say: Say) -> dict[str, np.ndarray]:
-    """Run the table, the figure, the map and, beside them, the reference; then compare with it."""
+def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
+    """Run the table, the curves and the map, in parallel with the reference; compare with it."""
     whole, part = load(config.prior_variance, config.num_rows, config.validation_share)
     result: dict[str, np.ndarray] = {}
-    with ThreadPoolExecutor(1) as other_core:
-        coming = other_core.submit(_reference, config, whole)
-        result |= _choose(config, part, random.fold(key, 0), say)
-        result |= _table(config, whole, result, random.fold(key, 1), say)
-        result |= _robustness(config, whole, random.fold(key, 2), say)
-        result |= _curves(config, whole, random.fold(key, 3), say)
-        say("Reference posterior")
-        reference = coming.result()
-    result |= _look_at(config, whole, reference)
-    result |= _lifetimes(config, whole, reference, random.fold(key, 5), say)
-    result |= _posterior(config, whole, reference, random.fold(key, 4), say)
+    with ThreadPoolExecutor(1) as background:
+        pending = background.submit(_reference, config, whole)
+        result |= _choose(config, part, random.fold(key, 0), report)
+        result |= _table(config, whole, result, random.fold(key, 1), report)
+        result |= _robustness(config, whole, random.fold(key, 2), report)
+        result |= _curves(config, whole, random.fold(key, 3), report)
+        report("Reference posterior")
+        reference = pending.result()
+    result |= _reference_summary(config, whole, reference)
+    result |= _lifetimes(config, whole, reference, random.fold(key, 5), report)
+    result |= _posterior(config, whole, reference, random.fold(key, 4), report)
     return result
 
 
-def _choose(config: Config, part: Problem, key: Key, say: Say) -> dict[str, np.ndarray]:
-    """Find each method's best setting on the held-out rows: `chosen NAME` = h, D, accuracy."""
+def _choose(config: Config, part: Problem, key: Key, report: Report) -> dict[str, np.ndarray]:
+    """Choose the best setting of each method on held-out rows: `chosen NAME` is h, D, accuracy."""
     chosen = {}
     grids = dict.fromkeys(config.underdamped, config.map_grid.reshape(-1, 2))
     grids |= {name: _grid(steps, (0.0,))[:, 0] for name, steps in config.overdamped.items()}
     for name, grid in grids.items():
-        say(f"Choosing a setting on held-out rows: {name}")
-        found = sweep.accuracy(part, config.protocol, name, grid, config.validation_seeds, key)
-        chosen[f"chosen {name}"] = _best(grid, found)
+        report(f"Choosing a setting on held-out rows: {name}")
+        accuracy = sweep.accuracy(part, config.protocol, name, grid, config.validation_seeds, key)
+        chosen[f"chosen {name}"] = _best(grid, accuracy)
     for name in sweep.VARIATIONAL:
-        say(f"Choosing a setting on held-out rows: {name}")
+        report(f"Choosing a setting on held-out rows: {name}")
         grid = _grid(config.variational_step_sizes, (0.0,))[:, 0]
-        found = sweep.variational_accuracy(
+        accuracy = sweep.variational_accuracy(
             part, config.protocol, name, grid[:, 0], config.validation_seeds, key
         )
-        chosen[f"chosen {name}"] = _best(grid, found)
+        chosen[f"chosen {name}"] = _best(grid, accuracy)
     return chosen
 
 
-def _best(grid: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Pick the setting with the best mean over seeds; a diverged seed rules a setting out."""
-    mean = np.where(np.isfinite(found).all(-1), found.mean(-1), -np.inf)
+def _best(grid: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
+    """Return the setting with the best mean over seeds; those with a diverged seed are excluded."""
+    mean = np.where(np.isfinite(accuracy).all(-1), accuracy.mean(-1), -np.inf)
     i = int(np.argmax(mean))
     return np.array([*grid[i], mean[i]])
 
 
 def _table(
-    config: Config, whole: Problem, chosen: dict[str, np.ndarray], key: Key, say: Say
+    config: Config, whole: Problem, chosen: dict[str, np.ndarray], key: Key, report: Report
 ) -> dict[str, np.ndarray]:
-    """Accuracy on the test rows at the chosen settings, and over step sizes at one diffusion."""
-    say("Test accuracy")
-    found = {}
+    """Measure test accuracy at the chosen settings, and over step sizes at one diffusion."""
+    report("Test accuracy")
+    result = {}
     for name in config.samplers:
         setting = chosen[f"chosen {name}"][None, :2]
-        found[f"accuracy {name}"] = sweep.accuracy(
+        result[f"accuracy {name}"] = sweep.accuracy(
             whole, config.protocol, name, setting, config.num_seeds, key
         )[0]
     for name in sweep.VARIATIONAL:
-        found[f"accuracy {name}"] = sweep.variational_accuracy(
+        result[f"accuracy {name}"] = sweep.variational_accuracy(
             whole, config.protocol, name, chosen[f"chosen {name}"][:1], config.num_seeds, key
         )[0]
     grid = _grid(config.step_sizes, (config.diffusion,))[:, 0]
     for name in config.underdamped:
-        found[f"over h {name}"] = sweep.accuracy(
+        result[f"over h {name}"] = sweep.accuracy(
             whole, config.protocol, name, grid, config.num_seeds, key
         )
-    return found
+    return result
 
 
-def _robustness(config: Config, whole: Problem, key: Key, say: Say) -> dict[str, np.ndarray]:
-    """Accuracy over the map and, finely, over step sizes near the limits; gradient noise."""
-    found = {}
+def _robustness(config: Config, whole: Problem, key: Key, report: Report) -> dict[str, np.ndarray]:
+    """Measure accuracy over the map and, on a finer grid, near the largest stable step sizes."""
+    result = {}
     fine = _grid(config.fine_step_sizes, (config.diffusion,))[:, 0]
     for name in config.underdamped:
-        say(f"Robustness map: {name}")
+        report(f"Robustness map: {name}")
         arguments = (whole, config.protocol, name)
-        found[f"map {name}"] = sweep.accuracy(*arguments, config.map_grid, config.map_seeds, key)
-        found[f"fine {name}"] = sweep.accuracy(*arguments, fine, config.map_seeds, key)
+        result[f"map {name}"] = sweep.accuracy(*arguments, config.map_grid, config.map_seeds, key)
+        result[f"fine {name}"] = sweep.accuracy(*arguments, fine, config.map_seeds, key)
     for name, step_sizes in config.overdamped.items():
         grid = _grid(step_sizes, (0.0,))[:, 0]
-        found[f"map {name}"] = sweep.accuracy(
+        result[f"map {name}"] = sweep.accuracy(
             whole, config.protocol, name, grid, config.map_seeds, key
         )
-    return found
+    return result
 
 
 def _lifetimes(
-    config: Config, whole: Problem, reference: ReferencePosterior, key: Key, say: Say
+    config: Config, whole: Problem, reference: ReferencePosterior, key: Key, report: Report
 ) -> dict[str, np.ndarray]:
-    """Compare how long mSGNHT-E lives with how long it should."""
-    say("Lifetimes of mSGNHT-E")
-    batches, middle = whole.batches(config.batch_size), jnp.asarray(reference.mean, jnp.float32)
+    """Measure after how many steps mSGNHT-E diverges, at step sizes chosen by theory."""
+    report("Lifetimes of mSGNHT-E")
+    batches, center = whole.batches(config.batch_size), jnp.asarray(reference.mean, jnp.float32)
     variance = gradient_noise(
-        key, whole.grad_fn, middle, lambda k: batches.batch(k, jnp.zeros((), int)), 2000
+        key, whole.grad_fn, center, lambda k: batches.batch(k, jnp.zeros((), int)), 2000
     )
     expected = np.asarray(config.lifetimes)
     noisiest = float(np.max(variance))
-    step_sizes = np.array([tables.step_living(n, noisiest, config.diffusion) for n in expected])
-    found = sweep.lifetimes(
+    step_sizes = np.array(
+        [tables.step_diverging_after(n, noisiest, config.diffusion) for n in expected]
+    )
+    lifetimes = sweep.lifetimes(
         whole, config.batch_size, step_sizes, config.diffusion, expected, config.num_seeds, key
     )
-    return {"noise variance": variance, "lifetime step sizes": step_sizes, "lifetimes": found}
+    return {"noise variance": variance, "lifetime step sizes": step_sizes, "lifetimes": lifetimes}
 
 
-def _curves(config: Config, whole: Problem, key: Key, say: Say) -> dict[str, np.ndarray]:
-    say("Learning curves")
+def _curves(config: Config, whole: Problem, key: Key, report: Report) -> dict[str, np.ndarray]:
+    report("Learning curves")
     settings = np.stack([config.curve_step_sizes, config.curve_diffusions], axis=-1)
-    found = {}
+    result = {}
     for name in figures.shown(config):
         error, fit = sweep.curves(whole, config.protocol, name, settings, config.curve_seeds, key)
-        found[f"error {name}"], found[f"fit {name}"] = error, fit
-    return found
+        result[f"error {name}"], result[f"fit {name}"] = error, fit
+    return result
 
 
 def _reference(config: Config, whole: Problem) -> ReferencePosterior:
@@ -256,17 +262,17 @@ def _reference(config: Config, whole: Problem) -> ReferencePosterior:
     )
 
 
-def _look_at(
+def _reference_summary(
     config: Config, whole: Problem, reference: ReferencePosterior
 ) -> dict[str, np.ndarray]:
-    """Take from the reference its moments, its own errors, and its accuracy in groups of draws."""
+    """Return moments of the reference, their errors, and its accuracy in groups of draws."""
     size = config.protocol.num_draws
     draws = reference.draws.reshape(-1, reference.draws.shape[-1])
     groups = min(config.num_seeds, len(draws) // size)
     stride = len(draws) // (groups * size)
-    apart = draws[:: max(stride, 1)][: groups * size].reshape(groups, size, -1)
+    grouped = draws[:: max(stride, 1)][: groups * size].reshape(groups, size, -1)
     return {
-        "accuracy reference": np.asarray(scores(apart, whole.test)[0]),
+        "accuracy reference": np.asarray(scores(grouped, whole.test)[0]),
         "reference mean": reference.mean,
         "reference sd": reference.sd,
         "reference mcse mean": reference.mcse_mean,
@@ -277,22 +283,22 @@ def _look_at(
 
 
 def _posterior(
-    config: Config, whole: Problem, reference: ReferencePosterior, key: Key, say: Say
+    config: Config, whole: Problem, reference: ReferencePosterior, key: Key, report: Report
 ) -> dict[str, np.ndarray]:
     size = (config.posterior_steps, config.posterior_chains)
-    bench = posterior.Bench(whole, reference.draws, *size, key)
-    found = posterior.measure(bench, posterior.CASES[: config.posterior_cases], say)
-    names, gaussians = zip(*bench.gaussians(), strict=True)
-    everything = [*found, *gaussians]
+    runner = posterior.CaseRunner(whole, reference.draws, *size, key)
+    sampled = posterior.run_cases(runner, posterior.CASES[: config.posterior_cases], report)
+    names, gaussians = zip(*runner.gaussians(), strict=True)
+    cases = [*sampled, *gaussians]
     result = {
-        f"posterior {name}": np.stack([np.asarray(getattr(one, name)) for one in everything])
-        for name in posterior.Found._fields
+        f"posterior {name}": np.stack([np.asarray(getattr(case, name)) for case in cases])
+        for name in posterior.CaseResult._fields
     }
     return {**result, "posterior gaussians": np.array(names)}
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the tables."""
+    """Return the rows of all tables."""
     return [
         *tables.accuracy(config, result),
         *tables.step_sizes(config, result),
@@ -303,12 +309,12 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """State what the paper claims of this experiment, and what we claim beyond it."""
+    """Check the claims of the paper and our own."""
     return tables.claims(config, result)
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw the paper's figure, the robustness map and the posterior's errors."""
+    """Draw the paper's figure, the robustness map, the lifetimes and the posterior errors."""
     return {
         "curves": figures.curves(config, result),
         "robustness": figures.robustness(config, result),

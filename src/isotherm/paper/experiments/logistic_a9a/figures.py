@@ -1,4 +1,4 @@
-"""The pictures; nothing is computed here."""
+"""The figures of the experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAPER_SAMPLERS = ("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E")
 
 
 def shown(config: Config) -> list[str]:
-    """Give those of the paper's four samplers that run."""
+    """Return the names of the paper's four samplers that are run."""
     return [name for name in PAPER_SAMPLERS if name in config.samplers]
 
 
@@ -31,12 +31,12 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
         for row, quantity in enumerate(("error", "fit")):
             panel = axes[row, column]
             for i, name in enumerate(shown(config)):
-                found = result[f"{quantity} {name}"][column]
-                lost = ~np.isfinite(found).all(-1)
-                if lost.all():
+                values = result[f"{quantity} {name}"][column]
+                diverged = ~np.isfinite(values).all(-1)
+                if diverged.all():
                     panel.plot([], [], f"C{i}x", label=f"{name} (diverged)")
                     continue
-                low, middle, high = np.quantile(found[~lost], [0.1, 0.5, 0.9], axis=0)
+                low, middle, high = np.quantile(values[~diverged], [0.1, 0.5, 0.9], axis=0)
                 style = "--" if name.endswith("E") else "-"
                 panel.plot(iteration, middle, f"C{i}{style}", label=name, lw=1.2)
                 panel.fill_between(iteration, low, high, color=f"C{i}", alpha=0.15, lw=0)
@@ -49,9 +49,10 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes[0, 0].set_ylabel("test error")
     axes[1, 0].set_ylabel("training log likelihood per row")
     figure.set_label(
-        "Learning curves as in the paper's appendix: columns 1 and 2 share h, columns 2 to 4 share D. Median over "
-        f"{config.curve_seeds} seeds, band from the 10 % to the 90 % quantile. The error is that of the averaged "
-        "prediction, the log likelihood that of the latest draw."
+        "Learning curves as in the paper's appendix: columns 1 and 2 have the same h, columns 2 to "
+        f"4 the same D. Median over {config.curve_seeds} seeds, band from the 10 % to the 90 % "
+        "quantile. The error is that of the averaged prediction, the log likelihood that of the "
+        "latest draw."
     )
     return figure
 
@@ -59,16 +60,18 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
 def robustness(config: Config, result: dict[str, np.ndarray]) -> Figure:
     """Draw accuracy over step size and diffusion, one heat map per sampler."""
     figure, axes = panels(4, 2, width=3.4, height=2.9)
-    places = [f"{family}-{letter}" for letter in "SE" for family in ("mSGNHT", "SGHMC", "SGNHT")]
-    maps = dict(zip(places, axes[:, :3].ravel(), strict=True))
+    panel_names = [
+        f"{family}-{letter}" for letter in "SE" for family in ("mSGNHT", "SGHMC", "SGNHT")
+    ]
+    maps = dict(zip(panel_names, axes[:, :3].ravel(), strict=True))
     lines = {"SGLD": axes[0, 3], "pSGLD": axes[1, 3]}
     for name in {*maps, *lines} - set(config.samplers):
         {**maps, **lines}[name].set_axis_off()
-    picture: Any = None
+    mesh: Any = None
     for name in config.underdamped:
         panel, mean = maps[name], 100 * result[f"map {name}"].mean(-1)
         panel.set_facecolor("0.25")
-        picture = panel.pcolormesh(
+        mesh = panel.pcolormesh(
             _edges(config.map_step_sizes),
             _edges(config.map_diffusions),
             np.ma.masked_invalid(mean.T),
@@ -81,34 +84,34 @@ def robustness(config: Config, result: dict[str, np.ndarray]) -> Figure:
         panel.minorticks_off()
         panel.grid(False)
     for name, steps in config.overdamped.items():
-        panel, found = lines[name], 100 * result[f"map {name}"]
-        panel.plot(steps, found.mean(-1), "o-", ms=3)
+        panel, accuracy = lines[name], 100 * result[f"map {name}"]
+        panel.plot(steps, accuracy.mean(-1), "o-", ms=3)
         panel.set(
             xscale="log", ylim=(74, 86), title=name, xlabel="step size h", ylabel="accuracy, %"
         )
-    figure.colorbar(picture, ax=axes[:, :3], label="accuracy on the test rows, %", shrink=0.8)
+    figure.colorbar(mesh, ax=axes[:, :3], label="accuracy on the test rows, %", shrink=0.8)
     figure.set_label(
-        f"Test accuracy over step size and diffusion, mean of {config.map_seeds} seeds; dark grey where a seed diverged. "
-        "SGLD and pSGLD have no diffusion; their step size has other units."
+        f"Test accuracy over step size and diffusion, mean of {config.map_seeds} seeds; dark grey "
+        "where a seed diverged. SGLD and pSGLD have no diffusion; their step size has other units."
     )
     return figure
 
 
 def _edges(centres: tuple[float, ...]) -> np.ndarray:
-    """Give the borders of cells around points that are evenly spaced on a log axis."""
+    """Return the edges of cells around points that are evenly spaced on a log axis."""
     logs = np.log(centres)
     middle = (logs[1:] + logs[:-1]) / 2
     return np.exp([2 * logs[0] - middle[0], *middle, 2 * logs[-1] - middle[-1]])
 
 
 def lifetimes(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw how long mSGNHT-E lives against its step size, and how long it should."""
+    """Draw the lifetime of mSGNHT-E against its step size, measured and by theory."""
     figure, axes = panels(1, width=5.4, height=3.4)
-    h, found = result["lifetime step sizes"], result["lifetimes"]
-    for seed in range(found.shape[1]):
+    h, measured = result["lifetime step sizes"], result["lifetimes"]
+    for seed in range(measured.shape[1]):
         axes.plot(
             h,
-            found[:, seed],
+            measured[:, seed],
             "o",
             color="C1",
             ms=4,
@@ -120,14 +123,15 @@ def lifetimes(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes.set(xscale="log", yscale="log", xlabel="step size h", ylabel="steps until it diverges")
     axes.legend()
     figure.set_label(
-        "Euler's scheme does not have a largest stable step but a lifetime: steps until mSGNHT-E leaves the real "
-        f"numbers, {found.shape[1]} seeds, beside the theory. σ² is measured, nothing is fitted."
+        "Euler's scheme has a lifetime instead of a largest stable step: number of steps until "
+        f"mSGNHT-E diverges, {measured.shape[1]} seeds, and by theory. σ² is measured, nothing is "
+        "fitted."
     )
     return figure
 
 
 def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw the error of each case, and sds against the truth for the defaults and the paper."""
+    """Draw the error of each case, and sampled against exact sds for some of them."""
     sd, _ = errors(result)
     lines = [_label(name) for name in names(config, result)]
     figure = Figure(figsize=(13, 0.24 * len(lines) + 1.5))
@@ -153,13 +157,13 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     bars.set(
         xscale="log", xlim=(0.3, 2000), xlabel="error of posterior sds, %: median to 90 % quantile"
     )
-    truth = result["reference sd"]
+    exact = result["reference sd"]
     shown = {0: "natural coordinates, batch 10", 1: "natural coordinates, batch 100"}
     shown |= {3: "paper's setting, batch 10", 4: "paper's setting, batch 100"}
     for i, label in shown.items():
         if i < len(sd):
-            scatter.plot(truth, result["posterior sd"][i], ".", ms=5, label=label)
-    ends = np.array([truth.min(), truth.max()])
+            scatter.plot(exact, result["posterior sd"][i], ".", ms=5, label=label)
+    ends = np.array([exact.min(), exact.max()])
     scatter.plot(ends, ends, "k", lw=0.8)
     scatter.set(
         xscale="log", yscale="log", xlabel="exact posterior sd", ylabel="sampled posterior sd"
@@ -169,8 +173,8 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     scatter.set_anchor("N")
     scatter.legend()
     figure.set_label(
-        "Left: relative error of the posterior standard deviations of the 124 weights, median (dot) to 90 % quantile "
-        "(end of the line). Right: sampled against exact standard deviations."
+        "Left: relative error of the posterior standard deviations of the 124 weights, median "
+        "(dot) to 90 % quantile (end of the line). Right: sampled against exact standard deviations."
     )
     return figure
 

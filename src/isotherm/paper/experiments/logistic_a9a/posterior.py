@@ -1,9 +1,10 @@
-r"""How far posterior means and standard deviations are from the reference, and what decides it.
+r"""Errors of posterior means and standard deviations, by sampler, coordinates and batches.
 
-Every case runs in some coordinates with the settings `isotherm.warm_start` gives there, or with the paper's
-($h = 10^{-3}$, $D = 10$, $\mu = 1$, no change of coordinates). Chains start at the mode. The paper's setting moves so
-slowly that it is also started at exact draws: from the mode it has not yet spread out, from the posterior it has not
-yet finished to contract, and what it would do in the end lies between.
+Every case runs in some coordinates with the settings of `isotherm.warm_start`, or with the paper's
+($h = 10^{-3}$, $D = 10$, $\mu = 1$, no change of coordinates). Chains start at the mode. The
+paper's setting mixes so slowly that it is also started at exact draws: from the mode the chains
+have not yet spread out, from exact draws they have not yet contracted, and their equilibrium is in
+between.
 """
 
 import time
@@ -23,24 +24,24 @@ from isotherm.coordinates.linear import Dense, Identity
 from isotherm.diagnostics.convergence import ess, rhat
 from isotherm.paper.baselines.dsvi import dsvi
 from isotherm.paper.baselines.hfsgvi import hfsgvi
-from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.logistic_a9a.problem import Problem
 from isotherm.types import Key, Sampler
 
 
 class Case(NamedTuple):
-    """A point in the product of choices."""
+    """One combination of choices."""
 
     sampler: str = "mSGNHT-S"
     coordinates: str = "eigenbasis"
     batch_size: int = 100
     step: float = 1.0
-    """In units of the default step size of these coordinates."""
+    """Step size, in units of the default step size in these coordinates."""
     policy: str = "independent"
     gradient: str = "minibatch"
     start: str = "mode"
     lengths: float = 1.0
-    """In units of the default number of steps."""
+    """Length of the chains, in units of the default number of steps."""
 
 
 CASES = (
@@ -79,8 +80,8 @@ CASES = (
 )
 
 
-class Found(NamedTuple):
-    """What came of a case; arrays have one entry per weight."""
+class CaseResult(NamedTuple):
+    """The result of a case; arrays have one entry per weight."""
 
     mean: np.ndarray
     sd: np.ndarray
@@ -92,7 +93,7 @@ class Found(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Where to start and what with."""
+    """Initial position and settings of a sampler."""
 
     position: jax.Array
     coordinates: Any
@@ -102,13 +103,13 @@ class Settings(NamedTuple):
     noise_variance: float
 
 
-class Bench:
-    """Runs cases on one problem; a warm start is made once per coordinates and batch size."""
+class CaseRunner:
+    """Runs cases on one problem; there is one warm start per coordinates and batch size."""
 
     def __init__(
         self, problem: Problem, exact: np.ndarray, num_steps: int, num_chains: int, key: Key
     ) -> None:
-        """Take the problem and exact draws of its posterior, (chain, draw, weights)."""
+        """Use a problem and exact draws of its posterior, (chain, draw, weights)."""
         self.problem, self.key = problem, key
         draws = exact.reshape(-1, exact.shape[-1])
         self.exact = jnp.asarray(draws[:: len(draws) // num_chains][:num_chains], jnp.float32)
@@ -116,7 +117,7 @@ class Bench:
         self.known: dict[tuple[str, int], Settings] = {}
 
     def settings(self, coordinates: str, batch_size: int) -> Settings:
-        """Give the default settings of some coordinates at some batch size."""
+        """Return the default settings for coordinates and batch size."""
         if (coordinates, batch_size) not in self.known:
             self.known[coordinates, batch_size] = self._settings(coordinates, batch_size)
         return self.known[coordinates, batch_size]
@@ -148,11 +149,11 @@ class Bench:
             warm.noise_variance,
         )
 
-    def run(self, case: Case) -> Found:
-        """Sample, and compare nothing yet."""
+    def run(self, case: Case) -> CaseResult:
+        """Sample a case and summarize its draws."""
         start = self.settings(case.coordinates, case.batch_size)
         h = case.step * start.step_size
-        # Small batches are cheap and noisy: their chains are longer.
+        # Small batches are cheap and noisy, so their chains are longer.
         share = case.lengths * min(2.0, (100 / case.batch_size) ** 0.7)
         num_steps = max(int(share * self.num_steps), 1000)
         thin = max(1, num_steps // 2500)
@@ -174,10 +175,10 @@ class Bench:
         seconds = time.perf_counter() - clock
         draws = run.draws
         if run.diverged.any():
-            nothing = np.full(draws.shape[2:], np.nan)
+            nan = np.full(draws.shape[2:], np.nan)
             gradients = num_steps * self.num_chains
-            return Found(nothing, nothing, nothing, nothing, h, gradients, seconds)
-        return Found(
+            return CaseResult(nan, nan, nan, nan, h, gradients, seconds)
+        return CaseResult(
             draws.mean((0, 1), dtype=np.float64),
             draws.std((0, 1), dtype=np.float64),
             ess(draws),
@@ -188,7 +189,7 @@ class Bench:
         )
 
     def sampler(self, case: Case, start: Settings, h: float) -> Sampler:
-        """Build what a case names."""
+        """Build the sampler of a case."""
         grad_fn: Any = self.problem.grad_fn
         if case.gradient == "control variates":
             grad_fn = isotherm.control_variates(grad_fn, start.position, self.problem.train)
@@ -208,7 +209,7 @@ class Bench:
                 thermostat_mass=start.thermostat_mass,
                 coordinates=space,
             )
-        if case.sampler == "SGLD":  # a step of size h with a fresh momentum goes as far
+        if case.sampler == "SGLD":  # moves as far as a step of size h with a new momentum
             return isotherm.sgld(grad_fn, h**2 / 2, coordinates=space)
         if case.sampler == "SGHMC-S":
             return isotherm.sghmc(grad_fn, h, start.diffusion, coordinates=space)
@@ -216,18 +217,18 @@ class Bench:
             grad_fn, h, start.diffusion + noise, noise_estimate=noise, coordinates=space
         )
 
-    def gaussians(self) -> Iterator[tuple[str, Found]]:
-        """Fit what is not sampled: Laplace's approximation, DSVI and HFSGVI, all from the mode."""
+    def gaussians(self) -> Iterator[tuple[str, CaseResult]]:
+        """Fit Gaussian approximations, all from the mode: Laplace, DSVI and HFSGVI."""
         start = self.settings("eigenbasis", 100)
         basis = np.asarray(start.coordinates.basis, np.float64)
-        nothing = np.full(len(basis), np.nan)
+        nan = np.full(len(basis), np.nan)
         yield (
             "Laplace",
-            Found(
+            CaseResult(
                 np.asarray(start.position, np.float64),
                 np.sqrt((basis**2).sum(1)),
-                nothing,
-                nothing,
+                nan,
+                nan,
                 0,
                 0,
                 0,
@@ -247,37 +248,31 @@ class Bench:
                 num_steps=num_steps,
                 step_size=0.1,
             )
-            yield (
-                name,
-                Found(
-                    np.asarray(fitted.mean, np.float64),
-                    _sd(np.asarray(fitted.scale, np.float64)),
-                    nothing,
-                    nothing,
-                    0,
-                    num_steps,
-                    time.perf_counter() - clock,
-                ),
+            mean, sd = (
+                np.asarray(fitted.mean, np.float64),
+                _sd(np.asarray(fitted.scale, np.float64)),
             )
+            seconds = time.perf_counter() - clock
+            yield name, CaseResult(mean, sd, nan, nan, 0, num_steps, seconds)
 
 
 def _sd(scale: np.ndarray) -> np.ndarray:
-    """Give the standard deviations that a factor of the covariance means."""
+    """Return the standard deviations of a covariance, from its factor."""
     return scale if scale.ndim == 1 else np.sqrt((np.tril(scale) ** 2).sum(1))
 
 
-def measure(bench: Bench, cases: tuple[Case, ...], say: Say) -> list[Found]:
-    """Run all cases, two at a time: each keeps one core busy."""
+def run_cases(runner: CaseRunner, cases: tuple[Case, ...], report: Report) -> list[CaseResult]:
+    """Run all cases, two at a time, since each uses one core."""
     for case in cases:
-        bench.settings(case.coordinates, case.batch_size)
-    found = []
+        runner.settings(case.coordinates, case.batch_size)
+    results = []
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
-        # A thermostat with sweeps is what is measured here.
+        # The effect of shuffled batches on a thermostat is measured here.
         warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
-        for case, one in zip(cases, pool.map(bench.run, cases), strict=True):
-            found.append(one)
-            say(
-                f"Posterior accuracy, {len(found)} of {len(cases)}: {case.sampler}, {case.coordinates}, "
-                f"batch {case.batch_size} took {one.seconds:.0f} s"
+        for case, result in zip(cases, pool.map(runner.run, cases), strict=True):
+            results.append(result)
+            report(
+                f"Posterior accuracy, {len(results)} of {len(cases)}: {case.sampler}, "
+                f"{case.coordinates}, batch {case.batch_size} took {result.seconds:.0f} s"
             )
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""The posterior under study: logistic regression on a9a, and what is asked of its draws."""
+"""The target: logistic regression on a9a, and the scores of its draws."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ Labelled = tuple[jax.Array, jax.Array]
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows to learn from, rows to predict, and a prior."""
+    """Training rows, test rows, and the prior."""
 
     train: Labelled
     test: Labelled
@@ -28,12 +28,12 @@ class Problem:
 
     @property
     def position(self) -> jax.Array:
-        """Where every chain of the paper's protocol starts."""
+        """Initial position of every chain of the paper's protocol."""
         return jnp.zeros(self.train[0].shape[1])
 
     @cached_property
     def grad_fn(self) -> MinibatchGradient:
-        """The plain minibatch gradient."""
+        """The minibatch gradient."""
         return isotherm.minibatch_gradient(
             logistic.log_likelihood,
             lambda weights: logistic.log_prior(weights, self.prior_variance),
@@ -41,21 +41,21 @@ class Problem:
         )
 
     def batches(self, batch_size: int, policy: str = "independent") -> InMemoryBatches:
-        """Batches of the training rows."""
+        """Return batches of the training rows."""
         return InMemoryBatches(self.train, batch_size, policy)
 
 
 def load(prior_variance: float, num_rows: int, validation_share: float) -> tuple[Problem, Problem]:
-    """Load a9a; give the paper's problem, and one whose test rows are held out of the training rows.
+    """Load a9a: the paper's problem, and one whose test rows are held-out training rows.
 
     Parameters
     ----------
     prior_variance
         Of every weight, the intercept included.
     num_rows
-        Training rows to use, for a quick look; 0 for all.
+        Number of training rows to use; 0 for all.
     validation_share
-        Part of the training rows that the second problem predicts instead.
+        Share of the training rows that are the test rows of the second problem.
     """
     data = load_a9a()
     x, y = _labelled(data.train.x, data.train.y)
@@ -73,14 +73,14 @@ def _labelled(x: Any, y: np.ndarray) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def scores(draws: jax.Array, data: Labelled) -> tuple[jax.Array, jax.Array]:
-    """Accuracy and mean log likelihood of the averaged prediction, for each chain.
+    """Return accuracy and mean log likelihood of the averaged prediction of each chain.
 
     Parameters
     ----------
     draws
-        (chain, draw, features); a chain that diverged scores NaN.
+        (chain, draw, features); a chain that diverged has accuracy NaN.
     data
-        What to predict.
+        Rows and labels to predict.
     """
     rows, labels = data
 
@@ -91,8 +91,8 @@ def scores(draws: jax.Array, data: Labelled) -> tuple[jax.Array, jax.Array]:
 
 
 def score(probability: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Accuracy and mean log likelihood of a probability of label 1."""
+    """Return accuracy and mean log likelihood of the predicted probability of label 1."""
     finite = jnp.all(jnp.isfinite(probability))
-    right = jnp.mean((probability > 0.5) == (labels == 1))
+    correct = jnp.mean((probability > 0.5) == (labels == 1))
     fit = jnp.mean(jnp.log(jnp.where(labels == 1, probability, 1 - probability)))
-    return jnp.where(finite, right, jnp.nan), fit
+    return jnp.where(finite, correct, jnp.nan), fit

@@ -1,6 +1,6 @@
-"""The paper's protocol over grids of settings and seeds, each grid one compiled program."""
+"""The paper's protocol over grids of settings and seeds, in blocks of vectorized chains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from isotherm.paper.experiments.logistic_a9a.problem import Labelled, Problem, s
 from isotherm.types import GradFn, Key, Sampler
 
 BLOCK = 64
-"""Chains per program: enough to fill vector units, few enough not to wait for a short table."""
+"""Chains per compiled program: enough for vector units, few enough for short tables."""
 
 
 def _thermostat(grad_fn: GradFn, h: Any, d: Any, *, make: Any, integrator: str) -> Sampler:
@@ -48,7 +48,7 @@ SAMPLERS = {**UNDERDAMPED, **OVERDAMPED}
 
 
 class Protocol(NamedTuple):
-    """How long a chain is and what is kept of it."""
+    """Length of a chain, and which draws are kept."""
 
     batch_size: int
     num_steps: int
@@ -57,42 +57,70 @@ class Protocol(NamedTuple):
 
     @property
     def num_draws(self) -> int:
-        """Draws kept after the burn-in."""
+        """Number of draws kept after the burn-in."""
         return (self.num_steps - self.burn_in) // self.thin
+
+    @property
+    def discarded(self) -> int:
+        """Number of draws, `thin` steps apart, in the burn-in."""
+        return self.burn_in // self.thin
 
 
 def accuracy(
     problem: Problem, protocol: Protocol, name: str, settings: np.ndarray, num_seeds: int, key: Key
 ) -> np.ndarray:
-    """Accuracy of every setting (step size, diffusion) and seed; NaN where a chain diverged.
+    """Return the accuracy of every setting (step size, diffusion) and seed; NaN if it diverged.
 
-    Seed i has the same key for every setting and sampler, so that they differ in nothing else.
+    Seed i has the same key for every setting and sampler.
 
     Parameters
     ----------
     settings
         (..., 2).
     """
-    grid = settings.reshape(-1, 2)
-    chains, keys = np.repeat(grid, num_seeds, axis=0), _keys(key, num_seeds, len(grid))
-    found = np.empty(len(chains))
-    for first in range(0, len(chains), BLOCK):  # the last block is filled up with its last chain
+    skipped = protocol.discarded
+    blocks = _blocks(
+        problem,
+        protocol.batch_size,
+        name,
+        settings.reshape(-1, 2),
+        num_seeds,
+        key,
+        # As in `curves`: with the same counts both use one compiled program.
+        (skipped + protocol.num_draws, protocol.thin, protocol.burn_in - skipped * protocol.thin),
+    )
+    accuracies = [np.asarray(scores(draws[:, skipped:], problem.test)[0]) for draws in blocks]
+    shape = (*settings.shape[:-1], num_seeds)
+    return np.concatenate(accuracies).astype(np.float64).reshape(shape)
+
+
+def _blocks(
+    problem: Problem,
+    batch_size: int,
+    name: str,
+    settings: np.ndarray,
+    num_seeds: int,
+    key: Key,
+    counts: tuple[int, int, int],
+) -> Iterator[jax.Array]:
+    """Run every setting with every seed; yield draws, (chain, draw, features), block by block."""
+    chains, keys = np.repeat(settings, num_seeds, axis=0), _keys(key, num_seeds, len(settings))
+    for first in range(0, len(chains), BLOCK):  # the last block is padded with its last chain
         rows = np.minimum(np.arange(first, first + BLOCK), len(chains) - 1)
         draws = _draws(
             jnp.asarray(chains[rows], jnp.float32),
             keys[rows],
-            problem.batches(protocol.batch_size),
+            problem.batches(batch_size),
             problem.position,
             build=SAMPLERS[name],
             grad_fn=problem.grad_fn,
-            counts=(protocol.num_draws, protocol.thin, protocol.burn_in),
+            counts=counts,
         )
-        found[rows] = scores(draws, problem.test)[0]
-    return found.reshape(*settings.shape[:-1], num_seeds)
+        yield draws[: len(chains) - first]
 
 
 def _keys(key: Key, num_seeds: int, num_settings: int) -> Key:
-    """Give every setting the same keys, one per seed."""
+    """Return the keys of all chains: the same for every setting, one per seed."""
     return jax.vmap(lambda i: random.fold(key, i))(jnp.tile(jnp.arange(num_seeds), num_settings))
 
 
@@ -121,35 +149,27 @@ def _draws(
 def curves(
     problem: Problem, protocol: Protocol, name: str, settings: np.ndarray, num_seeds: int, key: Key
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Test error and training log likelihood against iteration: (setting, seed, kept iteration).
+    """Return test error and training log likelihood, (setting, seed, kept iteration).
 
     The error is that of the prediction averaged over the draws since the burn-in, and of the
     latest draw before that; the log likelihood, per row, is that of the latest draw.
     """
-    chains = jnp.asarray(np.repeat(settings, num_seeds, axis=0), jnp.float32)
-    keys = _keys(key, num_seeds, len(settings))
-    draws = _draws(
-        chains,
-        keys,
-        problem.batches(protocol.batch_size),
-        problem.position,
-        build=SAMPLERS[name],
-        grad_fn=problem.grad_fn,
-        counts=(protocol.num_steps // protocol.thin, protocol.thin, 0),
-    )
-    found = _curves(draws, problem.train, problem.test, protocol.burn_in // protocol.thin)
+    counts = (protocol.num_steps // protocol.thin, protocol.thin, 0)
+    blocks = _blocks(problem, protocol.batch_size, name, settings, num_seeds, key, counts)
+    curves = [_curves(draws, problem.train, problem.test, protocol.discarded) for draws in blocks]
     shape = (len(settings), num_seeds, -1)
-    return tuple(np.asarray(x, np.float64).reshape(shape) for x in found)  # pyright: ignore[reportReturnType]
+    error, fit = (np.concatenate(parts) for parts in zip(*curves, strict=True))
+    return error.astype(np.float64).reshape(shape), fit.astype(np.float64).reshape(shape)
 
 
 @jax.jit
 def _curves(
     draws: jax.Array, train: Labelled, test: Labelled, burn_in: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    def look(carry: tuple, weights: jax.Array) -> tuple:
+    def add_draw(carry: tuple, weights: jax.Array) -> tuple:
         i, total = carry
-        here = jax.nn.sigmoid(test[0] @ weights)
-        total = jnp.where(i <= burn_in, 0, total) + here
+        probability = jax.nn.sigmoid(test[0] @ weights)
+        total = jnp.where(i <= burn_in, 0, total) + probability
         error = 1 - score(total / jnp.maximum(i - burn_in + 1, 1), test[1])[0]
         z = train[0] @ weights
         fit = -jnp.mean(jax.nn.softplus(jnp.where(train[1] == 1, -z, z)))
@@ -157,7 +177,7 @@ def _curves(
 
     def one(draws: jax.Array) -> tuple[jax.Array, jax.Array]:
         start = (0, jnp.zeros(test[1].shape))
-        return jax.lax.scan(look, start, draws)[1]
+        return jax.lax.scan(add_draw, start, draws)[1]
 
     return jax.lax.map(one, draws)
 
@@ -171,11 +191,11 @@ def lifetimes(
     num_seeds: int,
     key: Key,
 ) -> np.ndarray:
-    """Count steps until mSGNHT-E leaves the real numbers, to a percent of `expected`.
+    """Return the number of steps until mSGNHT-E diverges, to a percent of `expected`.
 
-    Shape (step size, seed); infinite where it outlives three times what is expected.
+    Shape (step size, seed); infinite if it takes more than three times `expected`.
     """
-    found = np.full((len(step_sizes), num_seeds), np.inf)
+    lifetimes = np.full((len(step_sizes), num_seeds), np.inf)
     keys = _keys(key, num_seeds, 1)
     for i, (h, life) in enumerate(zip(step_sizes, expected, strict=True)):
         thin = max(1, int(life / 100))
@@ -189,8 +209,8 @@ def lifetimes(
             counts=(int(3 * life / thin), thin, 0),
         )
         alive = np.isfinite(np.asarray(draws)).all(-1).sum(1)  # draws; NaN is absorbing
-        found[i] = np.where(alive < draws.shape[1], thin * (alive + 0.5), np.inf)
-    return found
+        lifetimes[i] = np.where(alive < draws.shape[1], thin * (alive + 0.5), np.inf)
+    return lifetimes
 
 
 VARIATIONAL = {"DSVI": dsvi, "HFSGVI": hfsgvi}
@@ -204,7 +224,7 @@ def variational_accuracy(
     num_seeds: int,
     key: Key,
 ) -> np.ndarray:
-    """Accuracy of Gaussians fitted in as many steps of the same batches, (step size, seed)."""
+    """Return the accuracy of Gaussians fitted with as many steps and batches, (step size, seed)."""
     draws = _fitted_draws(
         jnp.repeat(jnp.asarray(step_sizes, jnp.float32), num_seeds),
         _keys(key, num_seeds, len(step_sizes)),

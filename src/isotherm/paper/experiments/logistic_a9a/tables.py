@@ -1,4 +1,4 @@
-"""What the arrays say, as rows and as claims."""
+"""The tables and claims of the experiment."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PAPER = {
     "HFSGVI": 84.84,
 }
 WORKS = 0.84
-"""Accuracy from which a setting counts as one that works."""
+"""Least accuracy of a setting that works."""
 
 
 def _spread(values: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation over seeds, in percent; NaN if one was lost."""
+    """Return mean and standard deviation over seeds, in percent; NaN if one diverged."""
     return 100 * values.mean(), 100 * values.std(ddof=1) if len(values) > 1 else np.nan
 
 
 def accuracy(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Lay out the paper's table, with the setting each method was given."""
+    """Return the rows of the paper's table, with the chosen settings."""
     table = []
     for name in (*config.samplers, *sweep.VARIATIONAL, "reference"):
         h, d, validation = result.get(f"chosen {name}", np.full(3, np.nan))
@@ -57,11 +57,11 @@ def accuracy(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def step_sizes(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Accuracy over step sizes at one diffusion."""
+    """Return accuracies over step sizes at one diffusion."""
     table = []
     for name in config.underdamped:
-        for h, found in zip(config.step_sizes, result[f"over h {name}"], strict=True):
-            alive = found[np.isfinite(found)]
+        for h, values in zip(config.step_sizes, result[f"over h {name}"], strict=True):
+            alive = values[np.isfinite(values)]
             mean, sd = _spread(alive) if len(alive) else (np.nan, np.nan)
             table.append(
                 {
@@ -70,19 +70,19 @@ def step_sizes(config: Config, result: Result) -> list[dict[str, Any]]:
                     "step size": h,
                     "accuracy": mean,
                     "sd over seeds": sd,
-                    "diverged": f"{len(found) - len(alive)}/{len(found)}",
+                    "diverged": f"{len(values) - len(alive)}/{len(values)}",
                 }
             )
     return table
 
 
-def works(found: np.ndarray) -> np.ndarray:
-    """Tell for each setting whether all seeds (last axis) survive and the mean accuracy will do."""
-    return np.isfinite(found).all(-1) & (found.mean(-1) >= WORKS)
+def works(accuracy: np.ndarray) -> np.ndarray:
+    """Return which settings work: no seed (last axis) diverged, and the mean is high enough."""
+    return np.isfinite(accuracy).all(-1) & (accuracy.mean(-1) >= WORKS)
 
 
 def largest(step_sizes: Any, good: Any) -> float:
-    """Find the largest step size up to which, from the first good one on, all are good."""
+    """Return the last step size of the first run of good ones; NaN if none is good."""
     first = int(np.argmax(good))
     if not good.any():
         return np.nan
@@ -91,12 +91,12 @@ def largest(step_sizes: Any, good: Any) -> float:
 
 
 def robustness(config: Config, result: Result) -> list[dict[str, Any]]:
-    """How wide the range of step sizes is that works, for each sampler and diffusion."""
+    """Return the range of step sizes that work, for each sampler and diffusion."""
     table = []
     for name in config.underdamped:
         for j, d in enumerate(config.map_diffusions):
-            found = result[f"map {name}"][:, j]
-            good, steps = works(found), np.asarray(config.map_step_sizes)
+            accuracies = result[f"map {name}"][:, j]
+            good, steps = works(accuracies), np.asarray(config.map_step_sizes)
             table.append(
                 {
                     "table": f"Step sizes that work (every seed survives, accuracy ≥ {WORKS:.0%})",
@@ -105,15 +105,15 @@ def robustness(config: Config, result: Result) -> list[dict[str, Any]]:
                     "smallest": steps[good].min() if good.any() else np.nan,
                     "largest": largest(steps, good),
                     "settings that work": f"{good.sum()}/{len(good)}",
-                    "largest without divergence": largest(steps, np.isfinite(found).all(-1)),
-                    "best accuracy": 100 * np.nanmax(found.mean(-1)),
+                    "largest without divergence": largest(steps, np.isfinite(accuracies).all(-1)),
+                    "best accuracy": 100 * np.nanmax(accuracies.mean(-1)),
                 }
             )
     return table
 
 
-def step_living(num_steps: float, variance: float, diffusion: float) -> float:
-    """Find the step size at which mSGNHT-E lives for so many steps."""
+def step_diverging_after(num_steps: float, variance: float, diffusion: float) -> float:
+    """Return the step size at which mSGNHT-E diverges after `num_steps` steps, by theory."""
 
     def excess(log_h: float) -> float:
         life = euler_lifetime(np.exp(log_h), variance, diffusion=diffusion)
@@ -124,31 +124,31 @@ def step_living(num_steps: float, variance: float, diffusion: float) -> float:
 
 
 def lifetimes(config: Config, result: Result) -> list[dict[str, Any]]:
-    """How long mSGNHT-E lives, beside the theory."""
+    """Return the lifetimes of mSGNHT-E, measured and by theory."""
     return [
         {
             "table": "Steps until mSGNHT-E diverges",
             "step size": h,
             "theory": expected,
-            "median over seeds": np.median(found),
-            "first": found.min(),
-            "last": found.max(),
+            "median over seeds": np.median(measured),
+            "first": measured.min(),
+            "last": measured.max(),
         }
-        for h, expected, found in zip(
+        for h, expected, measured in zip(
             result["lifetime step sizes"], config.lifetimes, result["lifetimes"], strict=True
         )
     ]
 
 
 def errors(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of every case and weight: of sds, relative; of means, in sds."""
+    """Return the errors of every case and weight: sds relative, means in sds."""
     sd = result["posterior sd"] / result["reference sd"] - 1
     mean = (result["posterior mean"] - result["reference mean"]) / result["reference sd"]
     return sd, mean
 
 
 def names(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Say what each line of the posterior table is."""
+    """Return the identifying columns of each row of the posterior table."""
     known = [
         {
             "sampler": case.sampler + ("" if case.step == 1 else f", step × {case.step:g}"),
@@ -164,7 +164,7 @@ def names(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Errors against the reference, one line per case."""
+    """Return the errors against the reference, one row per case."""
     table = []
     sd, mean = errors(result)
     for i, name in enumerate(names(config, result)):
@@ -190,7 +190,7 @@ def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def claims(config: Config, result: Result) -> list[Claim]:
-    """Say what holds."""
+    """Check all claims."""
     return [
         *_accuracy_claims(config, result),
         *_stability_claims(config, result),
@@ -199,14 +199,16 @@ def claims(config: Config, result: Result) -> list[Claim]:
 
 
 def _accuracy_claims(config: Config, result: Result) -> list[Claim]:
-    found, steps = result["over h mSGNHT-S"], np.asarray(config.step_sizes)
-    mean = 100 * found.mean(-1)[(steps >= 1e-4) & (steps <= 1e-2)]
+    accuracy, steps = result["over h mSGNHT-S"], np.asarray(config.step_sizes)
+    mean = 100 * accuracy.mean(-1)[(steps >= 1e-4) & (steps <= 1e-2)]
     low, high = (84.8, 85.2) if config.num_rows == 0 else (80.0, 86.0)
     claims = [
         Claim(
-            f"mSGNHT-S needs no tuning: {low:g} to {high:g} % for h from 1e-4 to 1e-2 at D = {config.diffusion:g}",
+            f"mSGNHT-S needs no tuning: {low:g} to {high:g} % for h from 1e-4 to 1e-2 at "
+            f"D = {config.diffusion:g}",
             bool(np.all((mean >= low) & (mean <= high))),
-            f"{mean.min():.2f} to {mean.max():.2f} %, {np.isnan(found).sum()} of {found.size} chains diverged",
+            f"{mean.min():.2f} to {mean.max():.2f} %, "
+            f"{np.isnan(accuracy).sum()} of {accuracy.size} chains diverged",
             f"{low:g} to {high:g} %, none",
         )
     ]
@@ -217,7 +219,8 @@ def _accuracy_claims(config: Config, result: Result) -> list[Claim]:
         error = np.hypot(s_sd, e_sd) / np.sqrt(config.num_seeds)
         claims.append(
             Claim(
-                "each at its best setting, mSGNHT-S is more accurate than mSGNHT-E beyond two standard errors",
+                "each at its best setting, mSGNHT-S is more accurate than mSGNHT-E beyond two "
+                "standard errors",
                 bool(s - e > 2 * error),
                 f"S − E = {s - e:+.3f} ± {error:.3f}; order here: " + ", ".join(ranked),
                 "paper: S 84.95, E 84.72",
@@ -228,7 +231,7 @@ def _accuracy_claims(config: Config, result: Result) -> list[Claim]:
 
 def _stability_claims(config: Config, result: Result) -> list[Claim]:
     s, e = (largest(config.fine_step_sizes, works(result[f"fine mSGNHT-{x}"])) for x in "SE")
-    limit = step_living(config.num_steps, result["noise variance"].max(), config.diffusion)
+    limit = step_diverging_after(config.num_steps, result["noise variance"].max(), config.diffusion)
     ratio = np.median(result["lifetimes"], axis=1) / config.lifetimes
     return [
         Claim(
@@ -249,33 +252,34 @@ def _stability_claims(config: Config, result: Result) -> list[Claim]:
 
 def _posterior_claims(config: Config, result: Result) -> list[Claim]:
     sd, mean = errors(result)
-    found = []
-    short = config.num_rows > 0  # a smoke run has Monte Carlo errors of some percent
+    claims = []
+    short = config.num_rows > 0  # a smoke run has Monte Carlo errors of a few percent
     for i, case in enumerate(CASES[: config.posterior_cases]):
         size, off = np.abs(sd[i]), np.abs(mean[i])
         middle, high, shift = np.median(size), np.quantile(size, 0.9), np.quantile(off, 0.9)
         most = (0.06, 0.2, 0.15) if short else (0.02, 0.1, 0.05)
         if i < 2:
-            found.append(
+            claims.append(
                 Claim(
                     "in natural coordinates with default settings the posterior is right, batch "
                     f"{case.batch_size}",
                     bool(middle <= most[0] and high <= most[1] and shift <= most[2]),
                     f"sds: median {middle:.1%}, 90 % quantile {high:.1%}; means: median "
                     f"{np.median(off):.3f}, 90 % quantile {shift:.3f}, largest {off.max():.3f} sd",
-                    f"sds: at most {most[0]:.0%} and {most[1]:.0%}; means: 90 % within {most[2]:g} sd",
+                    f"sds: at most {most[0]:.0%} and {most[1]:.0%}; "
+                    f"means: 90 % within {most[2]:g} sd",
                 )
             )
         if not short and (case.sampler, case.coordinates) == ("mSGNHT-S", "paper"):
             largest_rhat = result["posterior rhat"][i].max()
-            found.append(
+            claims.append(
                 Claim(
-                    f"with the paper's setting, batch {case.batch_size}, started at {case.start}, posterior sds are "
-                    "too small, and R-hat tells",
+                    f"with the paper's setting, batch {case.batch_size}, started at {case.start}, "
+                    "posterior sds are too small, and R-hat tells",
                     bool(np.median(sd[i]) < -0.05 and largest_rhat > 1.05),
-                    f"median error {np.median(sd[i]):.0%}, 90 % quantile of its size {high:.0%}; largest R-hat "
-                    f"{largest_rhat:.2f}",
+                    f"median error {np.median(sd[i]):.0%}, 90 % quantile of its size {high:.0%}; "
+                    f"largest R-hat {largest_rhat:.2f}",
                     "below -5 %; above 1.05",
                 )
             )
-    return found
+    return claims

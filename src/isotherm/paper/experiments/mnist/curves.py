@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe, mnist
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
@@ -72,10 +72,12 @@ class Training:
         raise NotImplementedError
 
 
-def run(config: Training, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
+def run(
+    config: Training, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
     """Train with every recipe and seed."""
     data = mnist(config.num_train, config.num_test)
-    return learn_all(config.recipes(), config.num_seeds, data, key, shelf, say)
+    return learn_all(config.recipes(), config.num_seeds, data, key, checkpoints, report)
 
 
 def rows(config: Training, result: Results) -> list[dict[str, Any]]:
@@ -88,8 +90,8 @@ def learn_all(
     num_seeds: int,
     data: Data,
     key: Key,
-    shelf: Shelf,
-    say: Say,
+    checkpoints: Checkpoints,
+    report: Report,
     kept: Sequence[str] = KEPT,
 ) -> dict[str, np.ndarray]:
     """Run every recipe with every seed; arrays are called "recipe/measure", seeds come first."""
@@ -97,7 +99,7 @@ def learn_all(
     for name, recipe in recipes.items():
         learner = Learner(recipe, data)
         found = [
-            learner.learn(random.fold(key, seed), f"{name}, seed {seed}", shelf, say)
+            learner.learn(random.fold(key, seed), f"{name}, seed {seed}", checkpoints, report)
             for seed in range(num_seeds)
         ]
         result |= {f"{name}/{what}": np.stack([one[what] for one in found]) for what in kept}
@@ -111,12 +113,12 @@ def final(result: Results, name: str, what: str = "accuracy") -> np.ndarray:
 
 
 def failed(result: Results, name: str, chance: float = 20.0) -> np.ndarray:
-    """Say which seeds were lost: not finite, or no better than guessing."""
+    """Report which seeds were lost: not finite, or no better than guessing."""
     return ~(final(result, name, "draw accuracy") > chance)
 
 
 def behind(a: np.ndarray, b: np.ndarray) -> bool:
-    """Say whether `a` is behind `b` by more than twice the spread over seeds."""
+    """Report whether `a` is behind `b` by more than twice the spread over seeds."""
     return bool(np.nanmean(b) - np.nanmean(a) > 2 * np.hypot(np.nanstd(a), np.nanstd(b)))
 
 

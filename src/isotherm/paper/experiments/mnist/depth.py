@@ -23,7 +23,7 @@ __all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     depths: tuple[int, ...] = (2, 3, 4)
     width: int = 100
@@ -31,7 +31,7 @@ class Config(curves.Training):
     small_step_size: float = 5e-5
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs."""
+        """Return the recipes of all runs by name."""
         steps = {depth: [self.step_size] for depth in self.depths}
         steps[max(self.depths)].append(self.small_step_size)
         return {
@@ -56,7 +56,7 @@ SMOKE = Config(
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     deep, h = max(config.depths), config.step_size
     s, e = (f"mSGNHT-{x}, depth {deep}, h = {h:g}" for x in "SE")
     least = 95.0 if config.full_size else 30.0

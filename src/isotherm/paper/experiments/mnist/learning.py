@@ -20,9 +20,9 @@ from isotherm.data.idx import Images, load_mnist
 from isotherm.diagnostics.predictions import class_probabilities
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.models.networks import Network, lenet, mlp
-from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.mnist.record import Record
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.types import Key, Sampler
 
 BLOCK = 2000
@@ -163,8 +163,10 @@ class Learner:
         size = len(self.some[1])
         return -float(sum_over_rows(self.log_likelihood, position, self.some, size, BLOCK)) / size
 
-    def learn(self, key: Key, name: str, shelf: Shelf, say: Say) -> dict[str, np.ndarray]:
-        """Run with one key, or take the run off the shelf, and measure it after every epoch.
+    def learn(
+        self, key: Key, name: str, checkpoints: Checkpoints, report: Report
+    ) -> dict[str, np.ndarray]:
+        """Run with one key, or take the run off the checkpoints, and measure it after every epoch.
 
         Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll`
         (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average
@@ -183,7 +185,7 @@ class Learner:
         start_key = random.fold(random.fold(key, 0), 2)
         state = jax.vmap(sampler.init, (None, 0))(start, start_key[None])
         record = Record(recipe, self.labels, self.epoch_length)
-        if (saved := shelf.load(name)) is not None:
+        if (saved := checkpoints.load(name)) is not None:
             state = record.restore(saved, state)
         while record.epoch < recipe.num_epochs and not record.lost:
             with warnings.catch_warnings():
@@ -204,8 +206,8 @@ class Learner:
                 )
             state = run.state
             record.add(run, self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
-            shelf.save(name, record.arrays(state))
-            say(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
+            checkpoints.save(name, record.arrays(state))
+            report(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
         return record.result()
 
 

@@ -23,7 +23,7 @@ __all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     step_sizes: tuple[float, ...] = (1e-4, 5e-4)
     diffusion: float = 50.0
@@ -31,7 +31,7 @@ class Config(curves.Training):
     num_seeds: int = 1
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs."""
+        """Return the recipes of all runs by name."""
         return {
             f"mSGNHT-{scheme}, h = {h:g}": self.recipe(
                 f"mSGNHT-{scheme}", (), h, draws_per_epoch=self.draws_per_epoch
@@ -47,7 +47,7 @@ SMOKE = Config(
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     h = max(config.step_sizes)
     least = 98.5 if config.full_size else 20.0
     s, e = (curves.final(result, f"mSGNHT-{x}, h = {h:g}") for x in "SE")

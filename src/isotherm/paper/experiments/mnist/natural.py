@@ -18,17 +18,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isotherm.diagnostics.calibration import mutual_information, predictive_entropy
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.experiments.mnist import curves
 from isotherm.paper.experiments.mnist.learning import Recipe, mnist
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     hidden: tuple[int, ...] = (100, 100)
     halve_every: int = 0
@@ -59,7 +59,7 @@ class Config(curves.Training):
         return recipe.varied(num_epochs=self.num_epochs - spent)
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs."""
+        """Return the recipes of all runs by name."""
         h = self.policy_step_size
         return {
             **{f"plain, step {h:g}": self.plain(h) for h in self.step_sizes},
@@ -83,11 +83,15 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
+def run(
+    config: Config, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
     """Sample with every setting and seed."""
     data = mnist(config.num_train, config.num_test)
     kept = (*curves.KEPT, "probabilities", "entropy")
-    result = curves.learn_all(config.recipes(), config.num_seeds, data, key, shelf, say, kept)
+    result = curves.learn_all(
+        config.recipes(), config.num_seeds, data, key, checkpoints, report, kept
+    )
     for name in config.recipes():
         found, entropy = result.pop(f"{name}/probabilities"), result.pop(f"{name}/entropy")
         each = [_entropies(p, h) for p, h in zip(found, entropy, strict=True)]
@@ -104,7 +108,7 @@ def _entropies(probabilities: np.ndarray, entropy: np.ndarray) -> tuple[float, f
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
+    """Return the rows of the table."""
     table = []
     for name, recipe in config.recipes().items():
         per = result[f"{name}/ess"].T
@@ -130,7 +134,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say what came of it; nothing here is the paper's."""
+    """Report what came of it; nothing here is the paper's."""
     natural = "kronecker, step 1"
     temperature = curves.final(result, natural, "temperature")
     weights = {

@@ -103,7 +103,7 @@ class Record:
         return np.array([np.nanmedian(per[:rows]), np.nanmedian(per[rows:])])
 
     def line(self) -> str:
-        """Say how it stands."""
+        """Report how it stands."""
         if self.lost:
             return "diverged"
         last = {name: values[-1] for name, values in self.curves.items()}

@@ -27,7 +27,7 @@ PAPER = {"S": 97.36, "E": 96.86}
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     depths: tuple[int, ...] = (1, 2, 3)
     width: int = 100
@@ -39,7 +39,7 @@ class Config(curves.Training):
         return f"mSGNHT-{scheme}, depth {depth}"
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs."""
+        """Return the recipes of all runs by name."""
         return {
             self.name(scheme, depth): self.recipe(
                 f"mSGNHT-{scheme}", (self.width,) * depth, self.step_size, activation="sigmoid"
@@ -62,14 +62,14 @@ SMOKE = Config(
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the table."""
+    """Return the rows of the table."""
     deep = max(config.depths)
     paper = {config.name(scheme, deep): value for scheme, value in PAPER.items()}
     return curves.table(result, config.recipes(), paper)
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     deep = max(config.depths)
     s, e = (curves.final(result, config.name(x, deep)) for x in "SE")
     early = min(5, config.num_epochs) - 1

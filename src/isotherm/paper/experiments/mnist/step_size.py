@@ -23,7 +23,7 @@ __all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     step_sizes: tuple[float, ...] = (2e-4, 1e-4, 5e-5)
     samplers: tuple[str, ...] = ("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E", "SGLD")
@@ -34,7 +34,7 @@ class Config(curves.Training):
             raise ValueError("`samplers` must have mSGNHT-S and mSGNHT-E.")
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs."""
+        """Return the recipes of all runs by name."""
         return {
             f"{sampler}, h = {h:g}": self.recipe(sampler, self.hidden, h)
             for h in self.step_sizes
@@ -55,7 +55,7 @@ SMOKE = Config(
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     claims = []
     for h in config.step_sizes:
         s, e = (curves.final(result, f"mSGNHT-{x}, h = {h:g}") for x in "SE")

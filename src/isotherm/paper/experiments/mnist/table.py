@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 
 from isotherm import random
 from isotherm.diagnostics.calibration import Reliability, classifier_scores, reliability
-from isotherm.paper.experiments.contract import Claim, Say
+from isotherm.paper.experiments.contract import Claim, Report
 from isotherm.paper.experiments.mnist import curves, rivals
 from isotherm.paper.experiments.mnist.learning import Recipe, mnist
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.figures import panels
 from isotherm.paper.report.reliability import reliability_diagram
 from isotherm.types import Key
@@ -60,7 +60,7 @@ FACTORS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config(curves.Training):
-    """Everything that can change the numbers, apart from the seed."""
+    """All settings that change the numbers, apart from the seed."""
 
     hidden: tuple[int, ...] = (400, 400)
     step_size: float = 2e-4
@@ -140,18 +140,22 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarray]:
-    """Fit everything, one after the other; each piece is kept on the shelf."""
+def run(
+    config: Config, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
+    """Fit everything, one after the other; each piece is kept on the checkpoints."""
     result: dict[str, np.ndarray] = {}
     held_out = mnist(config.num_held_in, config.num_test, validation=True)
     factors = {f"factor {name}": recipe for name, recipe in config.factors().items()}
     result |= curves.learn_all(
-        factors, config.factor_seeds, held_out, random.fold(key, 100), shelf, say
+        factors, config.factor_seeds, held_out, random.fold(key, 100), checkpoints, say
     )
     data = mnist(config.num_train, config.num_test)
     labels = data.test.y
     kept = (*curves.KEPT, "probabilities", "entropy")
-    result |= curves.learn_all(config.samplers(), config.num_seeds, data, key, shelf, say, kept)
+    result |= curves.learn_all(
+        config.samplers(), config.num_seeds, data, key, checkpoints, report, kept
+    )
     for name in config.samplers():
         found, entropy = result.pop(f"{name}/probabilities"), result.pop(f"{name}/entropy")
         result[f"{name}/scores"] = np.stack(
@@ -162,11 +166,11 @@ def run(config: Config, key: Key, say: Say, shelf: Shelf) -> dict[str, np.ndarra
     for name in config.rivals:
         found = []
         for i in range(config.num_seeds):
-            saved = shelf.load(f"{name}, seed {i}")
+            saved = checkpoints.load(f"{name}, seed {i}")
             if saved is None:
-                say(f"{name}, seed {i}")
+                report(f"{name}, seed {i}")
                 saved = {"p": rivals.predict(name, config.base(), data, random.fold(key, 50 + i))}
-                shelf.save(f"{name}, seed {i}", saved)
+                checkpoints.save(f"{name}, seed {i}", saved)
                 jax.clear_caches()
             found.append(saved["p"])
         result[f"{name}/scores"] = np.stack([_scores(p, labels) for p in found])
@@ -197,7 +201,7 @@ def _temperature(config: Config, name: str) -> str:
 
 
 def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Lay out the tables."""
+    """Return the rows of all tables."""
     table = []
     for name in (*config.samplers(), *config.rivals):
         values = result[f"{name}/scores"].T
@@ -260,7 +264,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Say which of the paper's claims hold."""
+    """Check the claims of the paper."""
     scores = {name: result[f"{name}/scores"][:, 0] for name in (*config.samplers(), *config.rivals)}
     plain, s, e = (
         scores[name]

@@ -1,4 +1,4 @@
-"""One method on the stream: learn, look now and then, keep everything on the shelf."""
+"""Train one method on the stream, evaluate it at regular points, and save checkpoints."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isotherm.data.shards import Position
-from isotherm.paper.experiments.contract import Say
+from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.dpfa_wiki.methods import (
     Learner,
     Method,
@@ -16,7 +16,7 @@ from isotherm.paper.experiments.dpfa_wiki.methods import (
     build,
     make_score,
 )
-from isotherm.paper.experiments.resume import Shelf
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import Completion, Corpus, completion
 from isotherm.topics.corpus_readers import CorpusStream
 from isotherm.topics.dpfa.initialization import Start
@@ -24,45 +24,47 @@ from isotherm.topics.dpfa.initialization import Start
 
 @dataclass(frozen=True)
 class Plan:
-    """When to look at what is learned; all numbers are of documents but the draws."""
+    """When a method is evaluated. Numbers are documents, unless they are draws or batches."""
 
     batch_size: int
     total: int
     mark_every: int
-    """From one point of the curve to the next."""
+    """Between two points of the curve."""
     curve_draws: int
-    """Draws averaged for a point, those of the batches before it."""
+    """Number of draws averaged for a point: those of the batches before it."""
     final_draws: int
-    """Draws averaged at the end, those of the last batches."""
+    """Number of draws averaged at the end: those of the last batches."""
     late: int
-    """The last documents, which have a curve of their own: of the average of the final draws until then."""
+    """The last documents. They have a second curve, of the running average of the final draws."""
     late_every: int
     predict_every: int
-    """Batches from one that is predicted before it is learned from to the next."""
+    """Every so many batches one is scored before the method learns from it."""
     save_every: int
-    """Batches from one save to the next."""
+    """Batches between two checkpoints."""
 
 
 class Traces(NamedTuple):
-    """What was seen on the way; a row per point."""
+    """What was measured, one row per point."""
 
     curve: np.ndarray
-    """Documents seen, perplexity, prequential perplexity since the last point, share of units on per layer."""
+    """Columns: documents seen, perplexity, prequential perplexity since the last point, share of
+    units on per layer."""
     late: np.ndarray
-    """Documents seen, perplexity."""
+    """Columns: documents seen, perplexity."""
     final: np.ndarray
-    """Perplexity, its standard error, that of the last draw alone, documents per CPU-second, topics in use."""
+    """Perplexity, its standard error, perplexity of the last draw, documents per CPU-second, topics
+    in use."""
     cells: np.ndarray
     """Log probability of every scored cell at the end."""
 
 
 def documents_of(stream: CorpusStream, first: int, size: int) -> Corpus:
-    """Read some documents out of the middle of the stream."""
+    """Return `size` documents of the stream, starting with number `first`."""
     return next(stream.batches(size, Position().skip(first))).corpus
 
 
-class Watch:
-    """Looks at a learner: the points of its curves and its running scores."""
+class Evaluation:
+    """The evaluation of a learner so far: points of its curves and running scores."""
 
     def __init__(
         self, plan: Plan, method: Method, settings: Settings, split: Completion, depth: int
@@ -74,18 +76,18 @@ class Watch:
         self.late: list[list[float]] = []
         self.predicted = np.zeros(2)
         self.cpu = np.zeros(2)
-        """Seconds, documents."""
+        """Seconds and documents."""
 
-    def predict(self, learner: Learner, batch: Corpus, index: int) -> None:
-        """Score a part of a batch that the learner has not seen."""
+    def score_unseen(self, learner: Learner, batch: Corpus, index: int) -> None:
+        """Score part of a batch that the learner has not seen, every `predict_every` batches."""
         if index % self.plan.predict_every == 0:
             score = self.new_score(completion(batch, observed=0.8, seed=index))
             score.add(learner.parameters())
-            found = score.result()
-            self.predicted += [-np.log(found.value) * found.num_tokens, found.num_tokens]
+            result = score.result()
+            self.predicted += [-np.log(result.value) * result.num_tokens, result.num_tokens]
 
-    def look(self, learner: Learner) -> bool:
-        """Add the present draw where it is wanted; return whether a point of the curve was made."""
+    def evaluate(self, learner: Learner) -> bool:
+        """Add the current draw to the scores; return whether a point was added to the curve."""
         plan, seen = self.plan, learner.documents_seen
         draw = None
         if 0 <= plan.total - seen < plan.final_draws * plan.batch_size:
@@ -105,8 +107,8 @@ class Watch:
         self.recent, self.predicted = self.new_score(self.split), np.zeros(2)
         return True
 
-    def line(self) -> str:
-        """Say where it stands."""
+    def message(self) -> str:
+        """Describe the last point of the curve."""
         seen, value, ahead, *on = self.curve[-1]
         speed = self.cpu[1] / self.cpu[0] if self.cpu[0] else np.nan
         layers = "" if np.isnan(on[0]) else f", on {' '.join(f'{x:.2f}' for x in on)}"
@@ -116,8 +118,8 @@ class Watch:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Give what it takes to go on."""
-        found = {
+        """Return the state that `restore` needs."""
+        arrays = {
             "curve": np.array(self.curve),
             "late": np.array(self.late),
             "predicted": self.predicted,
@@ -125,20 +127,23 @@ class Watch:
         }
         for name in ("recent", "last"):
             state = getattr(self, name).state()
-            found |= {f"{name}.{key}": np.asarray(value) for key, value in state.items()}
-        return found
+            arrays |= {f"{name}.{key}": np.asarray(value) for key, value in state.items()}
+        return arrays
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Go on, bit for bit."""
+        """Restore a saved state exactly."""
         self.curve, self.late = arrays["curve"].tolist(), arrays["late"].tolist()
         self.predicted, self.cpu = arrays["predicted"], arrays["cpu"]
         for name in ("recent", "last"):
-            getattr(self, name).restore(
-                {k.partition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
-            )
+            getattr(self, name).restore(_part(arrays, f"{name}."))
 
 
-def follow(
+def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names start with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def train_on_stream(
     name: str,
     method: Method,
     settings: Settings,
@@ -146,51 +151,53 @@ def follow(
     stream: CorpusStream,
     split: Completion,
     start: Start,
-    shelf: Shelf,
-    say: Say,
+    checkpoints: Checkpoints,
+    report: Report,
 ) -> Traces:
-    """Run a method over the stream once, or take it up where the shelf has it."""
+    """Train a method in one pass over the stream, resuming from a checkpoint if there is one."""
     learner = build(method, settings, start)
-    watch = Watch(plan, method, settings, split, len(settings.layers))
-    if (saved := shelf.load(name)) is not None:
-        watch.restore({k[6:]: v for k, v in saved.items() if k.startswith("watch.")})
-        learner.restore({k[8:]: v for k, v in saved.items() if k.startswith("learner.")})
+    evaluation = Evaluation(plan, method, settings, split, len(settings.layers))
+    if (saved := checkpoints.load(name)) is not None:
+        evaluation.restore(_part(saved, "evaluation."))
+        learner.restore(_part(saved, "learner."))
     for index, batch in _batches(stream, plan, learner.documents_seen):
-        watch.predict(learner, batch, index)
+        evaluation.score_unseen(learner, batch, index)
         began = time.process_time()
         learner.step(batch)
-        watch.cpu += [time.process_time() - began, len(batch)]
-        marked = watch.look(learner)
-        if marked:
-            say(f"{name}: {watch.line()}")
-        if marked or (index + 1) % plan.save_every == 0 or learner.documents_seen == plan.total:
-            shelf.save(
+        evaluation.cpu += [time.process_time() - began, len(batch)]
+        new_point = evaluation.evaluate(learner)
+        if new_point:
+            report(f"{name}: {evaluation.message()}")
+        if new_point or (index + 1) % plan.save_every == 0 or learner.documents_seen == plan.total:
+            checkpoints.save(
                 name,
-                {f"watch.{k}": v for k, v in watch.arrays().items()}
+                {f"evaluation.{k}": v for k, v in evaluation.arrays().items()}
                 | {f"learner.{k}": v for k, v in learner.arrays().items()},
             )
-    return _traces(watch, learner)
+    return _traces(evaluation, learner)
 
 
 def _batches(stream: CorpusStream, plan: Plan, seen: int) -> Iterator[tuple[int, Corpus]]:
-    """Go on after the documents seen, and stop at the last whole batch of the plan."""
+    """Yield the batches after the documents seen, up to the last whole batch of the plan."""
     position = Position().skip(seen)
     numbers = range(seen // plan.batch_size, plan.total // plan.batch_size)
     for index, batch in zip(numbers, stream.batches(plan.batch_size, position), strict=False):
         yield index, batch.corpus
 
 
-def _traces(watch: Watch, learner: Learner) -> Traces:
-    found, single = watch.last.result(), watch.new_score(watch.split)
+def _traces(evaluation: Evaluation, learner: Learner) -> Traces:
+    averaged, single = evaluation.last.result(), evaluation.new_score(evaluation.split)
     parameters: Any = learner.parameters()
     single.add(parameters)
     rates = getattr(parameters, "rates", None)
     used = np.nan if rates is None else float((rates > 1e-3).sum())
-    scores = [found.value, found.standard_error, single.result().value]
-    score = watch.last if hasattr(watch.last, "log_probabilities") else watch.last.score
+    scores = [averaged.value, averaged.standard_error, single.result().value]
+    score = (
+        evaluation.last if hasattr(evaluation.last, "log_probabilities") else evaluation.last.score
+    )
     return Traces(
-        np.array(watch.curve),
-        np.array(watch.late),
-        np.array([*scores, watch.cpu[1] / watch.cpu[0], used]),
+        np.array(evaluation.curve),
+        np.array(evaluation.late),
+        np.array([*scores, evaluation.cpu[1] / evaluation.cpu[0], used]),
         score.log_probabilities(),
     )
