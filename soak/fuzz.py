@@ -1,16 +1,19 @@
-"""Fuzz a reader: whatever bytes a file has, it is read or refused with a `ValueError`, soon and in little memory.
+"""Fuzz a reader: any file is read, or refused with a `ValueError`, fast and in little memory.
 
     python soak/fuzz.py idx --seconds 600
 
-atheris (libFuzzer with the coverage of our Python code) makes the files, from those in `readers.py`. A finding is any other
-exception, more than 20 seconds, or memory beyond 2 GiB; and, where two readers or two ways of reading know the same format, that
-they do not agree. The input that did it stays in `--keep`, and `python soak/fuzz.py idx FILE` tries it again.
+atheris (libFuzzer, guided by the coverage of our Python code) generates the files, starting from
+the seeds in `readers.py`. A finding is any other exception, more than 20 seconds, more than 2 GiB
+of memory, or two readers of the same format that do not agree. The input that caused it is kept in
+`--keep`, and `python soak/fuzz.py idx FILE` reads it again.
 
-Code that atheris has instrumented loses some kilobytes per input, which the same code without it does not (12 000 inputs: 81 MiB and 2), so a process makes no more
-than `INPUTS` of them and hands its corpus to the next one.
+Code instrumented by atheris leaks some kilobytes per input (81 MiB after 12 000 inputs, against
+2 MiB without instrumentation). A process therefore reads at most `INPUTS` inputs, and the next
+process continues with its corpus.
 """
 
 import argparse
+import importlib.util
 import re
 import resource
 import subprocess
@@ -28,12 +31,14 @@ INPUTS = 50_000
 
 
 def main() -> None:
-    """Fuzz in a process of its own, which libFuzzer ends, and write down how that went."""
+    """Fuzz in child processes, which libFuzzer ends, and record the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("reader", choices=readers.NAMES)
-    parser.add_argument("file", nargs="*", type=Path, help="inputs to try again, and nothing else")
+    parser.add_argument(
+        "file", nargs="*", type=Path, help="read these inputs again instead of fuzzing"
+    )
     parser.add_argument("--seconds", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=0, help="0 is another one each time")
+    parser.add_argument("--seed", type=int, default=0, help="0 for a different seed each time")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "isotherm-fuzz")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -43,6 +48,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for path in arguments.file:
                 print(path.name, readers.load(arguments.reader).read(path.read_bytes(), folder))
+    elif importlib.util.find_spec("atheris") is None:
+        sys.exit("Fuzzing needs atheris: pip install atheris==3.0.0")
     else:
         with tempfile.TemporaryDirectory() as folder:
             entry = watch(arguments, Path(folder))
@@ -51,7 +58,7 @@ def main() -> None:
 
 
 def fuzz(arguments: argparse.Namespace) -> None:
-    """Be the process that fuzzes."""
+    """Fuzz in this process."""
     import atheris
 
     with atheris.instrument_imports(include=["isotherm.data"]):
@@ -63,7 +70,7 @@ def fuzz(arguments: argparse.Namespace) -> None:
     escaped = ["".join(f"\\x{byte:02x}" for byte in word) for word in reader.words]
     (folder / "words").write_text("".join(f'"{word}"\n' for word in escaped))
     for seed in reader.seeds():
-        reader.read(seed, folder)  # imports what it needs
+        reader.read(seed, folder)  # import everything before memory is limited
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     options = {
@@ -86,21 +93,21 @@ def fuzz(arguments: argparse.Namespace) -> None:
 
 
 def watch(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Read off what libFuzzer says how many inputs there were, and whether one was bad."""
+    """Run child processes until the time is over; return the statistics that libFuzzer prints."""
     arguments.keep.mkdir(parents=True, exist_ok=True)
-    began, rounds, failed = time.monotonic(), [], False
+    began, outputs, failed = time.monotonic(), [], False
     while not failed and (left := round(arguments.seconds - time.monotonic() + began)) > 0:
         command = [sys.executable, __file__, *sys.argv[1:], "--child", str(folder)]
         command += ["--seconds", str(left)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        rounds.append(done.stdout)
+        outputs.append(done.stdout)
         failed = done.returncode != 0
     if failed:
-        print(rounds[-1][-3000:], file=sys.stderr)
+        print(outputs[-1][-3000:], file=sys.stderr)
 
     def numbers(name: str) -> list[int]:
-        found = [re.findall(rf"{name}:\s+(\d+)", told) for told in rounds]
-        return [int(one[-1]) if one else 0 for one in found]
+        matches = [re.findall(rf"{name}:\s+(\d+)", output) for output in outputs]
+        return [int(values[-1]) if values else 0 for values in matches]
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {

@@ -1,9 +1,11 @@
-"""Kill a run with SIGKILL at random moments, go on, and compare with a run that was never cut: every bit.
+"""Kill a run with SIGKILL at random moments, resume it, and compare it with an uninterrupted run.
 
     python soak/kills.py logistic --kills 50
 
-A run is killed again and again until it ends; then the next begins, until there were so many kills. One moment in four is counted from the start of the
-process, the others from its first save. `--mutant` lets runs forget their momenta when they go on, and has to fail.
+A run is killed and resumed until it finishes; then the next run begins, until `--kills` kills were
+made. One kill in four is timed from the start of the process, the others from its first save. All
+results must be bit-identical. With `--mutant` the momenta are not restored on resume, and the
+comparison must fail.
 """
 
 import argparse
@@ -24,7 +26,7 @@ RESULT, DRAFT = "result-of-the-soak.npz", ".draft-"
 
 
 def work(name: str, folder: Path, mutant: bool) -> None:
-    """Be the process that is killed; what the run that nobody cut has compiled is not compiled again."""
+    """Run a program in this process; programs compiled by earlier processes are reused."""
     import jax
     import programs
 
@@ -41,7 +43,7 @@ def work(name: str, folder: Path, mutant: bool) -> None:
 
 
 def start(name: str, folder: Path, mutant: bool = False) -> Any:
-    """Start it."""
+    """Start a process that runs a program."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["jax", "programs"])
     process = context.Process(target=work, args=(name, folder, mutant))
@@ -50,18 +52,21 @@ def start(name: str, folder: Path, mutant: bool = False) -> Any:
 
 
 def saved(folder: Path) -> dict[str, float]:
-    """List the arrays that are there, or half there, with their times."""
-    found = {}
+    """Return the modification times of all arrays, drafts included, by path."""
+    times = {}
     for path in folder.rglob("*.npz"):
         try:
-            found[str(path)] = path.stat().st_mtime
-        except FileNotFoundError:  # a draft that was given its place
+            times[str(path)] = path.stat().st_mtime
+        except FileNotFoundError:  # a draft that was renamed
             continue
-    return found
+    return times
 
 
 def kill_somewhere(process: Any, folder: Path, rng: random.Random, span: float) -> str:
-    """Wait for a random moment and kill; say when that was, or "ended" if it was too late."""
+    """Kill a process at a random moment; return what the moment was relative to.
+
+    Return "ended" if the process had ended before.
+    """
     when, before = "start", saved(folder)
     if rng.random() < 0.75:
         when = "saved"
@@ -72,13 +77,13 @@ def kill_somewhere(process: Any, folder: Path, rng: random.Random, span: float) 
         return "ended"
     process.kill()
     process.join()
-    in_the_middle = any(DRAFT in name and name not in before for name in saved(folder))
-    return f"{when}, in the middle of a save" if in_the_middle else when
+    during_save = any(DRAFT in name and name not in before for name in saved(folder))
+    return f"{when}, in the middle of a save" if during_save else when
 
 
-def differences(folder: Path, whole: Path) -> list[str]:
-    """Name the arrays that are not the same, bit for bit."""
-    with np.load(folder / RESULT) as ours, np.load(whole / RESULT) as theirs:
+def differences(folder: Path, reference: Path) -> list[str]:
+    """Return the names of the arrays that differ in any bit."""
+    with np.load(folder / RESULT) as ours, np.load(reference / RESULT) as theirs:
         if ours.files != theirs.files:
             return ["names"]
         pairs = {name: (ours[name], theirs[name]) for name in ours.files}
@@ -90,36 +95,36 @@ def differences(folder: Path, whole: Path) -> list[str]:
 
 
 def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> dict[str, Any]:
-    """Kill so many times; give what happened."""
+    """Run, kill and resume until `kills` kills were made; return the statistics."""
     rng, began = random.Random(seed), time.monotonic()
-    whole = scratch / "whole"
-    process = start(name, whole)
-    while process.is_alive() and not saved(whole):
+    reference = scratch / "reference"
+    process = start(name, reference)
+    while process.is_alive() and not saved(reference):
         process.join(0.01)
     sampling = time.monotonic()
     process.join()
     if process.exitcode:
-        raise RuntimeError(f"The run that nobody cut ended with {process.exitcode}.")
+        raise RuntimeError(f"The uninterrupted run ended with exit code {process.exitcode}.")
     span = 0.5 * (time.monotonic() - sampling)
-    happened, runs, wrong = Counter(), 0, []
-    while happened.total() < kills:
-        folder = scratch / f"cut-{runs}"
+    moments, runs, wrong = Counter(), 0, []
+    while moments.total() < kills:
+        folder = scratch / f"killed-{runs}"
         runs, ended = runs + 1, False
         while not ended:
             process = start(name, folder, mutant)
-            if happened.total() == kills:
+            if moments.total() == kills:
                 process.join()
                 ended = True
             elif (moment := kill_somewhere(process, folder, rng, span)) == "ended":
                 ended = True
             else:
-                happened[moment] += 1
+                moments[moment] += 1
         if process.exitcode:
-            raise RuntimeError(f"`{folder}` did not go on: exit code {process.exitcode}.")
-        wrong += differences(folder, whole)
+            raise RuntimeError(f"`{folder}` cannot be resumed: exit code {process.exitcode}.")
+        wrong += differences(folder, reference)
     return {
-        "kills": happened.total(),
-        "moments": dict(sorted(happened.items())),
+        "kills": moments.total(),
+        "moments": dict(sorted(moments.items())),
         "runs": runs,
         "arrays_that_differ": sorted(set(wrong)),
         "seconds": round(time.monotonic() - began),
@@ -127,13 +132,13 @@ def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> dict[
 
 
 def main() -> None:
-    """Soak one program."""
+    """Test one program."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("program", choices=NAMES)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mutant", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="write nothing down")
+    parser.add_argument("--mutant", action="store_true", help="do not restore momenta")
+    parser.add_argument("--quick", action="store_true", help="do not record the result")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         entry = soak(

@@ -1,10 +1,12 @@
-"""Run the loop with checkpoints for a long time: memory stays flat, and no file stays open.
+"""Run the loop with checkpoints for a long time: memory must stay constant, and files be closed.
 
     python soak/memory.py --seconds 3600
 
-A network with minibatches and two chains, saved every second, moments collected; a draw in 2000 steps, since what is kept has to grow. Resident memory
-and open files are read once a second from the second save on; the first tenth is left aside, as things are still compiled then. Flat means within 2 % of the
-median, and that the later half has no more files open than the earlier.
+The run has a network, minibatches, two chains, a checkpoint every second and running moments. It
+keeps one draw in 2000 steps, because kept draws do take memory. Resident memory and open files are
+measured once a second from the second save on. The first tenth, with compilation, is ignored;
+after it memory must stay within 2 % of the median, and the second half must not have more open
+files than the first.
 """
 
 import argparse
@@ -29,7 +31,7 @@ TOLERANCE = 0.02
 
 
 class Meter:
-    """Reads memory and open files once a second, and stops the run at the end."""
+    """Measures memory and open files once a second, and stops the run at the end."""
 
     def __init__(self, seconds: float, folder: str) -> None:
         self.seconds, self.folder = seconds, Path(folder)
@@ -49,7 +51,7 @@ class Meter:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def result(self) -> dict[str, Any]:
-        """Say how flat it was."""
+        """Return the measurements after the first tenth."""
         memory, opened = (x[len(x) // 10 :] for x in (self.memory, self.opened))
         middle, half, tenth = statistics.median(memory), len(opened) // 2, max(len(memory) // 10, 1)
         return {
@@ -66,7 +68,7 @@ class Meter:
 
 
 def run(folder: str) -> None:
-    """Sample until somebody stops it."""
+    """Sample until the process gets SIGTERM."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2000, 10)).astype(np.float32)
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
@@ -88,10 +90,10 @@ def run(folder: str) -> None:
 
 
 def main() -> None:
-    """Soak, and write down what was seen."""
+    """Run, and record the measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=int, default=3600)
-    parser.add_argument("--quick", action="store_true", help="write nothing down")
+    parser.add_argument("--quick", action="store_true", help="do not record the result")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         meter = Meter(arguments.seconds, folder)
@@ -105,8 +107,8 @@ def main() -> None:
         print(entry)
     else:
         record("memory", "loop", entry)
-    flat = max(entry["rss_below"], entry["rss_above"]) <= TOLERANCE
-    sys.exit(0 if flat and entry["open_files"][0] >= entry["open_files"][1] else 1)
+    constant = max(entry["rss_below"], entry["rss_above"]) <= TOLERANCE
+    sys.exit(0 if constant and entry["open_files"][0] >= entry["open_files"][1] else 1)
 
 
 if __name__ == "__main__":

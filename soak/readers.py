@@ -1,6 +1,7 @@
-"""The readers that are fuzzed: files to begin with, how bytes become a file, and what must hold of what is read.
+"""The readers to fuzz: seed inputs, how an input becomes a file, and checks of the result.
 
-The first byte of an input says how the rest is packed, so that changed bytes can get behind checksums.
+The first byte of an input selects the compression of the rest, so that mutated bytes can be inside
+a file with a valid checksum.
 """
 
 import bz2
@@ -16,23 +17,25 @@ import numpy as np
 
 NAMES = ("idx", "libsvm", "ldac", "matrix-market", "npz", "vocabulary", "wiki-xml", "wikitext")
 NEXT = b"\0NEXT\0"
-"""Stands between the arrays of an npz."""
+"""Separates the arrays of an npz in an input."""
 WORDS = 20
+"""Size of the vocabulary, and number of columns."""
 
 
 class Reader(NamedTuple):
-    """A reader, and what it is fed."""
+    """A reader, its seeds and the vocabulary of its inputs."""
 
     seeds: Callable[[], list[bytes]]
     read: Callable[[bytes, Any], str]
-    """Reads an input, with a folder to write in; says what came of it."""
+    """Reads an input, with a folder for files, and returns a description of the result."""
     words: tuple[bytes, ...] = ()
-    """What inputs are made of."""
+    """Strings that libFuzzer inserts into inputs."""
     longest: int = 4096
+    """Longest input in bytes."""
 
 
 def load(name: str) -> Reader:
-    """Import a reader and what it needs."""
+    """Import and return a reader."""
     return {
         "idx": _idx,
         "libsvm": _libsvm,
@@ -45,8 +48,8 @@ def load(name: str) -> Reader:
     }[name]()
 
 
-def packed(data: bytes, folder: Any, name: str) -> Path:
-    """Write the rest of an input: as it is, gzipped, or as it is but called gzipped."""
+def write_file(data: bytes, folder: Any, name: str) -> Path:
+    """Write an input without its first byte: plain, gzipped, or plain with the suffix `.gz`."""
     form, content = (data[0] % 3 if data else 0), data[1:]
     path = Path(folder) / (f"{name}.gz" if form else name)
     path.write_bytes(gzip.compress(content, 1) if form == 1 else content)
@@ -54,14 +57,14 @@ def packed(data: bytes, folder: Any, name: str) -> Path:
 
 
 def forms(*contents: bytes) -> list[bytes]:
-    """Give inputs of all three kinds."""
+    """Return inputs of all three kinds of `write_file`."""
     return [bytes([form]) + content for content in contents for form in range(2)] + [
         b"\2" + gzip.compress(content, mtime=0) for content in contents
     ]
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """Read, or give the `ValueError`, which must be a sentence; anything else is a finding."""
+    """Return the result, or the `ValueError`; its message must name something and be short."""
     try:
         return function()
     except ValueError as error:
@@ -71,7 +74,7 @@ def attempt(function: Callable[[], Any]) -> Any:
 
 
 def agree(one: Any, other: Any) -> None:
-    """Two ways to read counts say the same, or both refuse."""
+    """Check that two readers return the same counts, or both refuse."""
     assert isinstance(one, ValueError) == isinstance(other, ValueError), (one, other)
     if not isinstance(one, ValueError):
         for a, b in zip(one[:3], other[:3], strict=True):
@@ -79,7 +82,7 @@ def agree(one: Any, other: Any) -> None:
 
 
 def make_streamed() -> Callable[[Path], Any]:
-    """Give a function that reads a file of counts two documents at a time."""
+    """Return a function that reads a file of counts two documents at a time."""
     from isotherm.data.shards import Shards
     from isotherm.data.word_counts import stack
 
@@ -99,10 +102,10 @@ def _idx() -> Reader:
         return forms(*(head + bytes(6 * size) for head, size in zip(heads, sizes, strict=True)))
 
     def read(data: bytes, folder: Any) -> str:
-        found = attempt(lambda: read_idx(packed(data, folder, "idx")))
-        if isinstance(found, np.ndarray) and data[0] % 3 < 2:
-            assert len(data) == 1 + 4 + 4 * found.ndim + found.nbytes
-        return repr(found)
+        result = attempt(lambda: read_idx(write_file(data, folder, "idx")))
+        if isinstance(result, np.ndarray) and data[0] % 3 < 2:
+            assert len(data) == 1 + 4 + 4 * result.ndim + result.nbytes
+        return repr(result)
 
     return Reader(seeds, read)
 
@@ -111,10 +114,10 @@ def _libsvm() -> Reader:
     from isotherm.data.libsvm import read_libsvm
 
     def read(data: bytes, folder: Any) -> str:
-        found = attempt(lambda: read_libsvm(packed(data, folder, "svm"), WORDS))
-        if not isinstance(found, ValueError):
-            assert np.isfinite(found.x.toarray()).all() and len(found.y) == found.x.shape[0]
-        return repr(found)
+        result = attempt(lambda: read_libsvm(write_file(data, folder, "svm"), WORDS))
+        if not isinstance(result, ValueError):
+            assert np.isfinite(result.x.toarray()).all() and len(result.y) == result.x.shape[0]
+        return repr(result)
 
     lines = b"+1 1:0.5 3:2\n-1 2:1 20:1e3\n1\n", b"1 qid:3 4:1 # comment\n", b"1,2 3:1\n"
     return Reader(lambda: forms(*lines), read, (b" ", b":", b"qid:", b"\n", b"#", b"1e308", b"nan"))
@@ -126,13 +129,13 @@ def _ldac() -> Reader:
     streamed = make_streamed()
 
     def read(data: bytes, folder: Any) -> str:
-        path = packed(data, folder, "bag.ldac")
-        found = attempt(lambda: read_ldac(path, WORDS))
+        path = write_file(data, folder, "bag.ldac")
+        result = attempt(lambda: read_ldac(path, WORDS))
         attempt(lambda: read_ldac(path))
         other = attempt(lambda: streamed(path))
-        if other is not None:  # no documents: one refuses, the other has none
-            agree(found, other)
-        return repr(found)
+        if other is not None:  # without documents, one refuses and the other returns none
+            agree(result, other)
+        return repr(result)
 
     lines = b"2 0:1 3:2\n0\n1 19:4\n", b"3 5:1 2:2 5:3\n"
     return Reader(
@@ -153,7 +156,7 @@ def _matrix_market() -> Reader:
         )
 
     def read(data: bytes, folder: Any) -> str:
-        return repr(attempt(lambda: read_matrix_market(packed(data, folder, "bag.mtx"))))
+        return repr(attempt(lambda: read_matrix_market(write_file(data, folder, "bag.mtx"))))
 
     words = (
         b"coordinate",
@@ -175,7 +178,7 @@ def _npz() -> Reader:
     names = ("indptr", "indices", "data", "format", "shape")
 
     def seeds() -> list[bytes]:
-        found = []
+        inputs = []
         for word_type, count_type in (("i4", "i4"), ("i8", "f8"), ("u2", "u1")):
             arrays = (
                 np.array([0, 2, 2, 3], "i8"),
@@ -185,9 +188,9 @@ def _npz() -> Reader:
                 np.array([3, WORDS]),
             )
             parts = NEXT.join(map(npy, arrays))
-            found += [bytes([form]) + parts for form in (0, 1)]
-            found.append(b"\2" + archive(parts, zipfile.ZIP_DEFLATED))
-        return found
+            inputs += [bytes([form]) + parts for form in (0, 1)]
+            inputs.append(b"\2" + archive(parts, zipfile.ZIP_DEFLATED))
+        return inputs
 
     def npy(array: np.ndarray) -> bytes:
         stream = io.BytesIO()
@@ -207,10 +210,10 @@ def _npz() -> Reader:
             content = archive(content, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)[form])
         path = Path(folder) / "bag.npz"
         path.write_bytes(content)
-        found, other = attempt(lambda: read_npz(path)), attempt(lambda: streamed(path))
+        result, other = attempt(lambda: read_npz(path)), attempt(lambda: streamed(path))
         if other is not None and not isinstance(other, ValueError):
-            agree(found, other)
-        return f"{found!r}; {other!r}"
+            agree(result, other)
+        return f"{result!r}; {other!r}"
 
     words = (
         NEXT,
@@ -231,7 +234,7 @@ def _vocabulary() -> Reader:
     from isotherm.data.wikipedia import read_words
 
     def read(data: bytes, folder: Any) -> str:
-        path = packed(data, folder, "words")
+        path = write_file(data, folder, "words")
         attempt(lambda: read_words(path))
         return repr(attempt(lambda: read_vocabulary(path)))
 
@@ -242,14 +245,17 @@ def _wiki_xml() -> Reader:
     from isotherm.data import wikidump, wikipages
 
     head = b"""<mediawiki xml:lang="en"><siteinfo><sitename>Toy</sitename><namespaces>
-<namespace key="0" case="first-letter"/><namespace key="6">Datei</namespace></namespaces></siteinfo>"""
+<namespace key="0" case="first-letter"/><namespace key="6">Datei</namespace></namespaces>
+</siteinfo>"""
     page = b"""<page><title>A</title><ns>0</ns><id>1</id><revision><id>2</id>
-<timestamp>2020-01-01T00:00:00Z</timestamp><contributor><username>M</username><id>7</id></contributor>
-<model>wikitext</model><format>text/x-wiki</format><text bytes="1" xml:space="preserve">cat ''dog'' [[cat|dog]]
+<timestamp>2020-01-01T00:00:00Z</timestamp>
+<contributor><username>M</username><id>7</id></contributor>
+<model>wikitext</model><format>text/x-wiki</format>
+<text bytes="1" xml:space="preserve">cat ''dog'' [[cat|dog]]
 {{x|y}} &lt;ref&gt;a&lt;/ref&gt;</text><sha1>x</sha1></revision></page>"""
 
     def dump(data: bytes) -> bytes:
-        """Plain, gzipped, one stream of bz2, a stream per line, or as it is."""
+        """Compress an input: plain, gzipped, one bz2 stream, a bz2 stream per line, or plain."""
         form, content = (data[0] % 5 if data else 0), data[1:]
         if form == 1:
             return gzip.compress(content, 1)
@@ -260,17 +266,17 @@ def _wiki_xml() -> Reader:
         return content
 
     def alternate(data: bytes) -> bool:
-        """Tell whether pages are opened and closed in turn; else it matters where a chunk begins."""
+        """Return whether page tags alternate; only then the result cannot depend on the chunks."""
         tags = re.findall(rb"</?page>", data[1:])
         return data[0] % 5 < 4 and tags == [b"<page>", b"</page>"] * (len(tags) // 2)
 
     def counted(path: Path, size: int, settings: wikipages.Settings) -> Iterator[Any]:
         for chunk in wikidump.chunks(path, size):
-            found = wikipages.count_chunk(chunk, settings)
+            result = wikipages.count_chunk(chunk, settings)
             yield from zip(
-                found.page_id.tolist(), found.counts.to_csr().toarray().tolist(), strict=True
+                result.page_id.tolist(), result.counts.to_csr().toarray().tolist(), strict=True
             )
-            if found.trouble is not None:
+            if result.trouble is not None:
                 return
 
     def read(data: bytes, folder: Any) -> str:
@@ -280,11 +286,11 @@ def _wiki_xml() -> Reader:
         if isinstance(header, ValueError):
             return repr(header)
         settings = wikipages.Settings({"cat": 0, "dog": 1}, header, 1)
-        found = list(counted(path, 1 << 20, settings))
+        result = list(counted(path, 1 << 20, settings))
         other = list(counted(path, 1 << 10, settings))
         if alternate(data):
-            assert found == other, (data, found, other)  # however it is cut into chunks
-        return repr(found)
+            assert result == other, (data, result, other)  # for any size of chunks
+        return repr(result)
 
     def seeds() -> list[bytes]:
         whole = head + 3 * (page + b"\n") + b"</mediawiki>"
@@ -366,19 +372,24 @@ def _wikitext() -> Reader:
     )
 
     def read(data: bytes, folder: Any) -> str:
-        """Repeat the text as often as the first byte says, so that what is slow becomes very slow.
+        """Repeat the text as often as the first byte says, which makes slow cases very slow.
 
-        Some texts take mwparserfromhell a time that grows with the square of their length, so that it is limited here.
+        The length is limited because mwparserfromhell takes quadratic time on some texts.
         """
         repeats = data[0] + 1 if data else 1
         text = (data[1:].decode("utf-8", "replace") * repeats)[:40_000]
-        for stripped in (wikitext.strip(text, hidden)[0], wikitext.strip_plainly(text, hidden)):
+        for stripped in (
+            wikitext.strip_markup(text, hidden)[0],
+            wikitext.strip_with_regex(text, hidden),
+        ):
             assert all(word.isascii() and word.islower() for word in wikitext.tokens(stripped))
         return f"{len(text)} characters"
 
     def seeds() -> list[bytes]:
-        text = b"""'''Ice''' is [[water|solid ''water'']].<ref name="a">{{cite|b=[[c]]}}</ref> {{Info|x={{y|z}}}}
-{| class="w"\n|-\n! a\n| b || c\n|}\n== History ==\n* [http://a.b c] &amp; &#65;\n[[File:x.png|thumb|A [[b]]]]
+        text = b"""'''Ice''' is [[water|solid ''water'']].<ref name="a">{{cite|b=[[c]]}}</ref>
+{{Info|x={{y|z}}}}
+{| class="w"\n|-\n! a\n| b || c\n|}\n== History ==\n* [http://a.b c] &amp; &#65;
+[[File:x.png|thumb|A [[b]]]]
 <math>x^2</math><!-- no --><nowiki>[[</nowiki>[[Category:Ice]]"""
         return [bytes([n]) + part for n in (0, 3, 200) for part in (text, *words)]
 

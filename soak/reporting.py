@@ -1,4 +1,4 @@
-"""What a soak leaves behind: an entry in a JSON document, with versions and the date."""
+"""Record results as entries of JSON documents, with versions and the date."""
 
 import datetime
 import json
@@ -14,7 +14,7 @@ PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scipy")
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Describe where and with what this runs."""
+    """Return the date, the commit, the machine and the versions of packages."""
     describe = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty"]
     return {
         "date": datetime.date.today().isoformat(),
@@ -27,7 +27,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def record(document: str, name: str, entry: dict[str, Any], *packages: str) -> None:
-    """Put an entry into `results/DOCUMENT.json`, in the place of an older one, and on the screen."""
+    """Write an entry to `results/DOCUMENT.json`, replacing an older one, and print it."""
     path = RESULTS / f"{document}.json"
     entries = json.loads(path.read_text()) if path.exists() else {}
     entries[name] = {**entry, "machine": machine(*packages)}
