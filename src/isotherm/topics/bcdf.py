@@ -1,31 +1,34 @@
 r"""Latent Dirichlet allocation by Bayesian conditional density filtering: one pass over a stream.
 
-The posterior of the topics given all documents so far is replaced by a Dirichlet with expected counts,
-$\phi_k \mid \text{past} \sim \mathrm{Dir}(\beta + a_k)$. A batch arrives; its assignments are drawn from
+The posterior of the topics given all documents so far is replaced by a Dirichlet with expected
+counts, $\phi_k \mid \text{past} \sim \mathrm{Dir}(\beta + a_k)$. A batch arrives; its assignments
+are drawn from
 
 $$ p(z \mid w, a) \propto \prod_j\prod_k\Gamma(\alpha_k + n_{jk\cdot})\,
-   \prod_k \frac{\prod_w\Gamma(\beta + a_{kw} + n_{kw})}{\Gamma(V\beta + a_{k\cdot} + n_{k\cdot})}, \qquad
-   a \leftarrow a + \mathrm E[n], $$
+   \prod_k \frac{\prod_w\Gamma(\beta + a_{kw} + n_{kw})}{\Gamma(V\beta + a_{k\cdot} + n_{k\cdot})},
+   \qquad a \leftarrow a + \mathrm E[n], $$
 
-and the batch is forgotten. There is no step size and nothing is forgotten of $a$. The recipe of Guhaniyogi et
-al. draws topics and proportions by turns with the assignments; here both are integrated out, which
-leaves the law of $z$ as it is and mixes faster.
+and the batch is discarded. There is no step size. Guhaniyogi et al. alternate draws of topics,
+proportions and assignments; here topics and proportions are integrated out, which has the same
+target for $z$ and mixes faster.
 
-What the first batches got wrong stays in $a$, and on a stream that is most of what there is to lose. So $a$ may forget:
-with $J_t$ documents seen, $B$ of them in this batch, and a decay $\kappa \le 1$,
+Poor assignments of the first batches stay in $a$, which is the main error on a stream. So old
+counts can be discounted: with $J_t$ documents seen, $B$ of them in this batch, and a decay
+$\kappa \le 1$,
 
 $$ a \leftarrow (1 - \rho_t)\,\frac{J_t}{J_{t-1}}\,a + \rho_t\,\frac{J_t}{B}\,\mathrm E[n], \qquad
    \rho_t = (B/J_t)^\kappa . $$
 
-$a$ always has the size of the documents seen. $\kappa = 1$ is the sum above; $\kappa < 1$ weighs late batches more, as
-online variational Bayes does, but the batch is counted by a Gibbs sampler that sees its own counts.
+The total of $a$ always corresponds to all documents seen. $\kappa = 1$ is the sum above;
+$\kappa < 1$ gives later batches more weight, as in online variational Bayes, but the batch is
+counted by a collapsed Gibbs sampler that includes the batch's own counts.
 
 References
 ----------
 Guhaniyogi, Qamar & Dunson (2014), *Bayesian conditional density filtering*.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,10 +36,11 @@ import numpy as np
 from isotherm.topics import counter_rng, kernels, layout
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.expected_counts import check_sweeps
+from isotherm.topics.state import StateDict
 
 
 class BCDFLDA:
-    r"""Topics of a stream.
+    r"""Conditional density filter for the topics of a stream.
 
     Parameters
     ----------
@@ -47,13 +51,14 @@ class BCDFLDA:
     beta
         $\beta$, symmetric.
     sweeps, burn_in
-        Gibbs sweeps per batch, after one that fills in, and how many of them are not averaged.
+        Gibbs sweeps per batch, after one that initializes the assignments, and how many of them are
+        discarded.
     decay
-        $\kappa$, above 0.5 and at most 1: 1 forgets nothing.
+        $\kappa$, above 0.5 and at most 1; with 1 old counts are never discounted.
     data_size
-        What $J_t$ stops growing at, for a stream that comes round again; by default nothing.
+        Upper limit of $J_t$, for a stream that repeats its documents; by default none.
     seed
-        Which random numbers.
+        Seed of all random numbers.
 
     Examples
     --------
@@ -80,7 +85,10 @@ class BCDFLDA:
         seed: int = 0,
     ) -> None:
         if num_topics < 1 or num_words < 1:
-            raise ValueError(f"There must be topics and words, got {num_topics=}, {num_words=}.")
+            raise ValueError(
+                "`num_topics` and `num_words` must be at least 1, "
+                f"got {num_topics} and {num_words}."
+            )
         if not (beta > 0 and np.isfinite(beta)):
             raise ValueError(f"`beta` must be positive, got {beta}.")
         if not 0.5 < decay <= 1:
@@ -94,35 +102,37 @@ class BCDFLDA:
         self.sweeps, self.burn_in, self.seed = sweeps, burn_in, seed
         self.num_batches = self.num_documents = 0
         self.counts = np.zeros((num_words, layout.padded_size(num_topics)))
-        """$a$: expected counts of all documents so far, word-major, float64."""
+        """$a$: expected counts of all documents seen, word-major, float64."""
 
     def update(self, batch: Corpus) -> None:
-        """Add what a batch says."""
+        """Update the expected counts with a batch."""
         if batch.num_words != self.num_words:
             raise ValueError(f"`batch` has {batch.num_words} words, the filter {self.num_words}.")
         if len(batch) == 0:
             raise ValueError("`batch` has no documents.")
-        words, slots = kernels.word_slots(batch.words, batch.num_words)
-        found = self._expected_counts(batch, words, slots)
-        seen, now = self.num_documents, self.num_documents + len(batch)
-        old, new = min(seen, self.data_size), min(now, self.data_size)
-        rate = (len(batch) / now) ** self.decay
+        words, word_rows = kernels.distinct_words(batch.words, batch.num_words)
+        expected = self._expected_counts(batch, words, word_rows)
+        num_documents = self.num_documents + len(batch)
+        old, new = min(self.num_documents, self.data_size), min(num_documents, self.data_size)
+        rate = (len(batch) / num_documents) ** self.decay
         if old:
             self.counts *= (1 - rate) * new / old
-        self.counts[words] += rate * new / len(batch) * found
+        self.counts[words] += rate * new / len(batch) * expected
         self.num_batches += 1
-        self.num_documents = now
+        self.num_documents = num_documents
 
     def update_all(self, batches: Iterable[Corpus]) -> None:
-        """Add what batches say, one after the other."""
+        """Update the expected counts with several batches, one after the other."""
         for batch in batches:
             self.update(batch)
 
-    def _expected_counts(self, batch: Corpus, words: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Average the counts of the batch over kept sweeps, (present, padded)."""
+    def _expected_counts(
+        self, batch: Corpus, words: np.ndarray, word_rows: np.ndarray
+    ) -> np.ndarray:
+        """Average the counts of the batch over kept sweeps, (distinct words, padded)."""
         size = self.counts.shape[1]
         word_topics, totals = self.counts.astype(np.float32), self.counts.sum(0)
-        tokens, cells = batch.tokens(), size * np.repeat(slots, batch.counts).astype(np.int64)
+        tokens, cells = batch.tokens(), size * np.repeat(word_rows, batch.counts).astype(np.int64)
         assignments = np.full(len(tokens), -1, np.int32)
         key = counter_rng.purpose_key(self.seed, "collapsed")
         rounds = 1 + self.sweeps
@@ -150,20 +160,27 @@ class BCDFLDA:
         return (shape / shape.sum(1, keepdims=True)).astype(np.float32)
 
     def draw(self, index: int = 0) -> np.ndarray:
-        r"""Draw $\phi_k \sim \mathrm{Dir}(\beta + a_k)$, (topics, words), float32; another `index` is another draw."""
+        r"""Draw $\phi_k \sim \mathrm{Dir}(\beta + a_k)$, (topics, words), float32.
+
+        Different values of `index` give independent draws.
+        """
         rng = counter_rng.generator(self.seed, "topics", self.num_batches * 2**20 + index)
         gamma = rng.standard_gamma(layout.topic_major(self.counts, self.num_topics) + self.beta)
         return (gamma / gamma.sum(1, keepdims=True)).astype(np.float32)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Give what it takes to go on."""
-        numbers = np.array([self.num_batches, self.num_documents])
-        return {"counts": self.counts.copy(), "numbers": numbers}
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume, as arrays by name."""
+        return {
+            "counts": self.counts.copy(),
+            "num_batches": np.array(self.num_batches),
+            "num_documents": np.array(self.num_documents),
+        }
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state of a filter with the same settings, bit for bit."""
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from the state of a filter with the same settings, bit for bit."""
         counts = np.array(state["counts"], np.float64)
         if counts.shape != self.counts.shape:
-            raise ValueError("`state` is of another vocabulary or another number of topics.")
+            raise ValueError("`state` has another vocabulary or number of topics than this filter.")
         self.counts = counts
-        self.num_batches, self.num_documents = (int(n) for n in state["numbers"])
+        self.num_batches = int(state["num_batches"])
+        self.num_documents = int(state["num_documents"])

@@ -1,13 +1,14 @@
-r"""Coherence of topics: whether their top words occur together.
+r"""Coherence of topics: whether their top words occur in the same documents.
 
-Normalised pointwise mutual information over documents of a reference corpus, for two words $a, b$ of the
-top words of a topic,
+Normalized pointwise mutual information over the documents of a reference corpus, for two of the top
+words of a topic $a, b$,
 
 $$ \mathrm{NPMI}(a, b) = \log\frac{p(a, b)}{p(a)\,p(b)} \Big/ {-\log p(a, b)} \in [-1, 1], $$
 
-where $p$ is the share of documents with the word, or with both. It is 1 for words that only occur together, 0 for
-independent ones, and $-1$ for words never seen together (the limit; a word that never occurs is among
-these). Two words that are in every document say nothing: 0. A topic's coherence is the mean over its pairs.
+where $p$ is the fraction of documents that contain the word, or both words. It is 1 for words that
+only occur together, 0 for independent words and for two words that are in every document, and $-1$
+for words that never occur together (the limit; this includes words that never occur). A topic's
+coherence is the mean over its pairs.
 
 References
 ----------
@@ -62,20 +63,20 @@ def npmi(topics: Any, reference: Corpus | Iterable[Corpus], *, num_words: int = 
     topics
         (topics, words).
     reference
-        Documents over the same words: a corpus, or its batches as a stream gives them.
+        Documents over the same words: a corpus, or an iterable of batches.
     num_words
         Top words per topic, at least 2.
     """
     if num_words < 2:
         raise ValueError(f"`num_words` must be at least 2, got {num_words}.")
     top = top_words(topics, num_words)
-    words, places = np.unique(top, return_inverse=True)
-    together, documents = _co_occurrence(words, reference, np.shape(topics)[1])
+    words, columns = np.unique(top, return_inverse=True)
+    joint_counts, documents = _co_occurrence(words, reference, np.shape(topics)[1])
     first, second = np.triu_indices(num_words, 1)
-    places = places.reshape(top.shape)
-    joint = np.asarray(together[places[:, first].ravel(), places[:, second].ravel()]).ravel()
-    alone = together.diagonal()
-    product = (alone[places[:, first]] * alone[places[:, second]]).ravel()
+    columns = columns.reshape(top.shape)
+    joint = np.asarray(joint_counts[columns[:, first].ravel(), columns[:, second].ravel()]).ravel()
+    single = joint_counts.diagonal()
+    product = (single[columns[:, first]] * single[columns[:, second]]).ravel()
     values = _npmi(joint / documents, product / documents**2).reshape(len(top), -1)
     return Coherence(values.mean(1), num_words, documents)
 
@@ -92,10 +93,10 @@ def _npmi(joint: np.ndarray, product: np.ndarray) -> np.ndarray:
 def _co_occurrence(
     words: np.ndarray, reference: Corpus | Iterable[Corpus], size: int
 ) -> tuple[sparse.csr_array, int]:
-    """Count documents with both of two words, for the given words only."""
+    """Count the documents that contain both words, for all pairs of the given words."""
     column = np.full(size, -1)
     column[words] = np.arange(len(words))
-    together, documents = sparse.csr_array((len(words), len(words)), dtype=np.int64), 0
+    joint_counts, documents = sparse.csr_array((len(words), len(words)), dtype=np.int64), 0
     for batch in [reference] if isinstance(reference, Corpus) else reference:
         if batch.num_words != size:
             raise ValueError(
@@ -106,8 +107,8 @@ def _co_occurrence(
         shape = (len(batch), len(words))
         ones = np.ones(kept.sum(), np.int64)
         present = sparse.csr_array((ones, column[batch.words[kept]], indptr), shape=shape)
-        together = together + present.T @ present
+        joint_counts = joint_counts + present.T @ present
         documents += len(batch)
     if documents == 0:
         raise ValueError("`reference` has no documents.")
-    return sparse.csr_array(together), documents
+    return sparse.csr_array(joint_counts), documents

@@ -1,12 +1,12 @@
 """Bags of words: documents by words, sparse, with a vocabulary.
 
-A `Corpus` is never made dense. Its documents keep their *numbers* through every selection: random
-numbers belong to a document's number, so that a document is split and sampled in the same way
-wherever it turns up: in a shuffled corpus, in a batch, in a stream.
+A `Corpus` is never converted to a dense array. Its documents keep their *numbers* through every
+selection. The random numbers of a document depend on its number, so a document is split and sampled
+in the same way in a shuffled corpus, in a batch and in a stream.
 
-An **empty document** is a document. It stays in its place, so that rows go on matching whatever else
-is known about documents; it has the prior's topic proportions, adds nothing to a score, and counts
-as one of the documents a gradient is scaled to. `as_corpus` can drop or refuse them instead.
+An **empty document** is kept by default, so that rows still match other data about the documents.
+It has the prior's topic proportions, adds nothing to a score, and counts as one of the documents a
+gradient is scaled to. `as_corpus` can drop or reject empty documents instead.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ Rows = slice | Sequence[int] | np.ndarray
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """Counts of words in documents. Make one with `as_corpus`, which checks them."""
+    """Counts of words in documents. Build one with `as_corpus`, which checks the counts."""
 
     indptr: np.ndarray
     """Document `j` has the entries from `indptr[j]` to `indptr[j + 1]`, int64."""
     words: np.ndarray
-    """Word of each entry, rising within a document, int32."""
+    """Word of each entry, in rising order within a document, int32."""
     counts: np.ndarray
-    """How often the document has it, int32; never zero."""
+    """How often the document contains the word, int32; never zero."""
     num_words: int
     """Size of the vocabulary."""
     vocabulary: tuple[str, ...] | None
@@ -46,14 +46,14 @@ class Corpus:
         return f"Corpus({sizes})"
 
     def __getitem__(self, rows: Rows) -> "Corpus":
-        """Select documents, by a slice, a mask or places; they keep their numbers.
+        """Select documents by a slice, a mask or indices; they keep their numbers.
 
         Examples
         --------
         >>> as_corpus([[1, 0], [0, 2], [3, 0]])[[2, 0]].documents
         array([2, 0])
         """
-        rows = _places(rows, len(self))
+        rows = _row_indices(rows, len(self))
         sizes = self.indptr[rows + 1] - self.indptr[rows]
         indptr = np.concatenate([[0], np.cumsum(sizes)])
         picks = np.arange(indptr[-1]) + np.repeat(self.indptr[rows] - indptr[:-1], sizes)
@@ -72,7 +72,7 @@ class Corpus:
 
     @property
     def token_starts(self) -> np.ndarray:
-        """Where each document begins in a list of all tokens, and where the last one ends, int64."""
+        """Index of each document's first token, then the total number of tokens, int64."""
         sums = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
         return sums[self.indptr]
 
@@ -86,34 +86,38 @@ class Corpus:
         return np.repeat(self.words, self.counts)
 
     def select_words(self, words: np.ndarray) -> "Corpus":
-        """Keep some words, by a mask or places, in the order given; documents may become empty."""
-        places = np.arange(self.num_words)[words]
+        """Keep some words, by a mask or indices, in this order; documents may become empty."""
+        columns = np.arange(self.num_words)[words]
         names = None
         if self.vocabulary is not None:
-            names = tuple(self.vocabulary[place] for place in places)
-        return as_corpus(self.to_csr()[:, places], names, documents=self.documents)
+            names = tuple(self.vocabulary[column] for column in columns)
+        return as_corpus(self.to_csr()[:, columns], names, documents=self.documents)
 
     def with_counts(self, counts: np.ndarray) -> "Corpus":
-        """Put other counts in the place of each; entries with a count of zero go."""
+        """Replace the count of each entry; entries with a count of zero are removed."""
         kept = counts > 0
         indptr = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
         return replace(self, indptr=indptr, words=self.words[kept], counts=counts[kept])
 
     def to_csr(self) -> sparse.csr_array:
-        """Give the counts to SciPy."""
+        """Return the counts as a SciPy sparse array."""
         return Counts(self.indptr, self.words, self.counts, self.num_words).to_csr()
 
 
-def _places(rows: Rows, size: int) -> np.ndarray:
-    """Turn a slice, a mask or places into places from 0 on."""
+def _row_indices(rows: Rows, size: int) -> np.ndarray:
+    """Convert a slice, a mask or indices to indices that are not negative."""
     picks = rows if isinstance(rows, slice) else np.asarray(rows)
     if isinstance(picks, np.ndarray):
         if picks.ndim != 1:
             raise TypeError("A corpus is indexed by a slice, a mask or a list of rows.")
-        if picks.dtype.kind in "iu" and len(picks) < size // 8:  # without a look at all documents
+        if (
+            picks.dtype.kind in "iu" and len(picks) < size // 8
+        ):  # in time that does not depend on `size`
             wrong = (picks < -size) | (picks >= size)
             if wrong.any():
-                raise IndexError(f"There is no document {picks[wrong][0]} among {size}.")
+                raise IndexError(
+                    f"Document {picks[wrong][0]} is out of range for {size} documents."
+                )
             return np.where(picks < 0, picks + size, picks)
         picks = picks.astype(int) if len(picks) == 0 else picks
     return np.arange(size)[picks]
@@ -126,25 +130,26 @@ def as_corpus(
     documents: Sequence[int] | np.ndarray | None = None,
     empty: Literal["keep", "drop", "refuse"] = "keep",
 ) -> Corpus:
-    """Make a corpus of counts, and say what is wrong with them.
+    """Check counts and convert them to a corpus.
 
     Parameters
     ----------
     counts
-        (documents, words): a SciPy sparse matrix, for example what scikit-learn's `CountVectorizer`
-        gives, or a small dense array; or what a reader of `isotherm.data.bag_of_words` gave; or a corpus.
+        (documents, words): a SciPy sparse matrix, for example the output of scikit-learn's
+        `CountVectorizer`, or a small dense array; or what a reader of `isotherm.data.bag_of_words`
+        returned; or a corpus.
     vocabulary
         The words, in the order of the columns; `vectorizer.get_feature_names_out()`.
     documents
-        A number for each document that it keeps for good; by default its row.
+        A permanent number for each document; by default its row.
     empty
-        What to do with documents without words: keep them, drop them, or refuse.
+        Whether to `"keep"` documents without words, `"drop"` them, or `"refuse"` the corpus.
 
     Raises
     ------
     ValueError
-        Counts that are negative, fractional or NaN, a word outside the vocabulary, a vocabulary that
-        is empty, has the wrong size or has a word twice.
+        If counts are negative, fractional or NaN, if a word is outside the vocabulary, or if the
+        vocabulary is empty, has the wrong size or contains a word twice.
 
     Examples
     --------
@@ -170,31 +175,31 @@ def as_corpus(
 
 
 def check_vocabulary(vocabulary: Sequence[str], num_words: int) -> tuple[str, ...]:
-    """Check that there is one word per column, and no word twice."""
+    """Check that there is one word per column and no duplicate."""
     words = tuple(map(str, vocabulary))
     if len(words) != num_words:
         raise ValueError(f"`vocabulary` has {len(words)} words, but the counts have {num_words}.")
     if len(set(words)) != len(words):
         seen: set[str] = set()
         twice = next(word for word in words if word in seen or seen.add(word))
-        raise ValueError(f"`vocabulary` has {twice!r} twice.")
+        raise ValueError(f"`vocabulary` contains {twice!r} twice.")
     return words
 
 
 class TrainTest(NamedTuple):
-    """Documents to learn from, and documents to be judged by."""
+    """Training and test documents."""
 
     train: Corpus
     test: Corpus
 
 
 class Completion(NamedTuple):
-    """The same documents twice: the tokens that are shown, and those that are to be predicted."""
+    """Documents with their tokens split into an observed part and a part to predict."""
 
     observed: Corpus
     scored: Corpus
     fraction: float
-    """Share of the tokens that is observed."""
+    """Fraction of the tokens that is observed."""
     seed: int
 
 
@@ -206,13 +211,15 @@ def train_test(corpus: Corpus, *, test: float | int = 0.2, seed: int) -> TrainTe
     corpus
         The documents.
     test
-        How many are for testing: a share below 1, or a number.
+        Size of the test part: a fraction below 1, or a number of documents.
     seed
-        Which random split.
+        Seed of the random split.
     """
     size = round(test * len(corpus)) if isinstance(test, float) else test
     if not 0 < size < len(corpus):
-        raise ValueError(f"`test` must leave documents on both sides of {len(corpus)}, got {test}.")
+        raise ValueError(
+            f"`test` must leave documents in both parts of {len(corpus)} documents, got {test}."
+        )
     chosen = np.zeros(len(corpus), bool)
     rng = counter_rng.generator(seed, "documents")
     chosen[rng.choice(len(corpus), size, replace=False)] = True
@@ -220,32 +227,33 @@ def train_test(corpus: Corpus, *, test: float | int = 0.2, seed: int) -> TrainTe
 
 
 def completion(corpus: Corpus, *, observed: float = 0.5, seed: int) -> Completion:
-    """Split the tokens of each document at random into an observed and a scored part.
+    r"""Split the tokens of each document at random into an observed and a scored part.
 
-    The split of a document depends on its number, its words and the seed, and on no other document: a
-    stream is split as the corpus it came from. Of $N$ tokens `round(observed * N)` are observed, but
-    at least one on either side if there are two.
+    The split of a document depends on its number, its words and the seed, but not on the other
+    documents: a stream is split like the corpus it came from. Of $N$ tokens `round(observed * N)`
+    are observed, but at least one token is in each part if $N \ge 2$.
 
     Parameters
     ----------
     corpus
         The documents.
     observed
-        Share of tokens that is observed.
+        Fraction of the tokens that is observed.
     seed
-        Which random split.
+        Seed of the random split.
     """
     if not 0 < observed < 1:
         raise ValueError(f"`observed` must be between 0 and 1, got {observed}.")
     starts, lengths = corpus.token_starts, corpus.lengths
     document = np.repeat(np.arange(len(corpus)), lengths)
-    place = np.arange(starts[-1]) - starts[document]
+    position = np.arange(starts[-1]) - starts[document]
     key = counter_rng.purpose_key(seed, "completion")
     streams = counter_rng.streams(key, 0, corpus.documents)
-    order = np.lexsort([counter_rng.fold(streams[document], counter_rng.as_words(place)), document])
+    bits = counter_rng.fold(streams[document], counter_rng.as_uint64(position))
+    order = np.lexsort([bits, document])
     shown = np.clip(np.rint(observed * lengths).astype(np.int64), 1, np.maximum(lengths - 1, 1))
     rank = np.empty_like(order)
-    rank[order] = place  # documents are contiguous in `order` too
+    rank[order] = position  # documents are contiguous in `order` too
     cell = np.repeat(np.arange(len(corpus.counts)), corpus.counts)
     first = np.bincount(cell, weights=rank < shown[document], minlength=len(corpus.counts))
     first = first.astype(np.int32)
@@ -254,9 +262,9 @@ def completion(corpus: Corpus, *, observed: float = 0.5, seed: int) -> Completio
 
 
 def minibatch(corpus: Corpus, batch_size: int, *, seed: int, step: int) -> Corpus:
-    """Draw documents without replacement, afresh at every step.
+    """Draw documents without replacement, independently at every step.
 
-    A function of seed and step alone, so that a chain may go on anywhere.
+    The batch depends only on the seed and the step, so a chain can be resumed at any step.
     """
     if not 0 < batch_size <= len(corpus):
         raise ValueError(f"`batch_size` must be from 1 to {len(corpus)}, got {batch_size}.")

@@ -1,7 +1,7 @@
-"""Corpora from files, from streams and by name.
+"""Read corpora from files, as streams and by name.
 
-`read_corpus` loads a file; a `CorpusStream` goes through files larger than memory;
-`load_icml` and `stream_wiki` know the corpora of the paper's experiments by name.
+`read_corpus` loads a file; a `CorpusStream` reads files larger than memory in batches;
+`load_icml` and `stream_wiki` read the corpora of the paper's experiments.
 """
 
 import os
@@ -17,15 +17,15 @@ from isotherm.topics.corpus import Corpus, as_corpus, check_vocabulary
 
 
 def read_corpus(path: PathLike, vocabulary: PathLike | Sequence[str] | None = None) -> Corpus:
-    """Read a corpus; the name tells the format.
+    """Read a corpus; the suffix of the file name determines the format.
 
     Parameters
     ----------
     path
-        LDA-C (`.ldac`, `.dat`), a SciPy sparse matrix (`.npz`) or Matrix Market (`.mtx`, `.mm`); text may
-        be gzipped.
+        LDA-C (`.ldac`, `.dat`), a SciPy sparse matrix (`.npz`) or Matrix Market (`.mtx`, `.mm`);
+        text may be gzipped.
     vocabulary
-        A file with a word per line, or the words.
+        A file with one word per line, or the words.
     """
     words = _words(vocabulary)
     suffix = bag_of_words.kind(path)
@@ -43,15 +43,15 @@ def _words(vocabulary: PathLike | Sequence[str] | None) -> tuple[str, ...] | Non
 
 
 class StreamBatch(NamedTuple):
-    """Documents of a stream; their numbers are their places in it."""
+    """Documents of a stream; their numbers are their positions in it."""
 
     corpus: Corpus
     next: Position
-    """Where to go on after this batch."""
+    """Position in the stream after this batch."""
 
 
 class CorpusStream(NamedTuple):
-    """A corpus that is read a batch at a time."""
+    """A corpus that is read one batch at a time."""
 
     shards: Shards
     vocabulary: tuple[str, ...] | None = None
@@ -64,7 +64,7 @@ class CorpusStream(NamedTuple):
     def batches(
         self, batch_size: int, position: Position | None = None, *, num_epochs: int | None = 1
     ) -> Iterator[StreamBatch]:
-        """Go through the documents in order, from a position: see `isotherm.data.shards`."""
+        """Iterate over the documents in order, from a position (`isotherm.data.shards`)."""
         for batch in self.shards.batches(batch_size, position, num_epochs=num_epochs):
             numbers = batch.first.document + np.arange(batch.counts.num_documents)
             yield StreamBatch(Corpus(*batch.counts, self.vocabulary, numbers), batch.next)
@@ -83,14 +83,16 @@ def open_stream(
     paths
         Shards, in order: `.npz`, `.ldac`, `.dat`, the last two also with `.gz`.
     vocabulary
-        A file with a word per line, or the words.
+        A file with one word per line, or the words.
     num_words
-        Size of the vocabulary, where there is none.
+        Number of words, if there is no `vocabulary`.
     """
     words = _words(vocabulary)
     num_words = len(words) if words is not None else num_words
     if num_words is None:
-        raise ValueError("A stream needs `vocabulary` or `num_words`: it cannot look ahead.")
+        raise ValueError(
+            "A stream needs `vocabulary` or `num_words`, since it is not read in advance."
+        )
     return CorpusStream(Shards(paths, num_words), words)
 
 
@@ -126,7 +128,7 @@ def stream_wiki(
 def load_wiki(
     part: Literal["train", "test", "small"] = "test", data_dir: PathLike | None = None
 ) -> Corpus:
-    """Load a part of `stream_wiki` as a whole."""
+    """Load a part of `stream_wiki` into memory."""
     name = f"wiki_{part}.npz"
     paths = locate("wiki", data_dir, [name, "dictnostops.txt"])
     return read_corpus(paths[name], paths["dictnostops.txt"])

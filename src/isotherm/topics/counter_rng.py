@@ -5,14 +5,14 @@ Every number is a pure function of *(seed, purpose, step, document, counter)*:
 $$ s = f(f(f(f(0, \text{seed}), \text{purpose}), \text{step}), \text{document}), \qquad
    \operatorname{bits}_i = m(s + i\,g), \quad g = m(s \oplus c) \lor 1, $$
 
-with the bijective finaliser $m$ of SplitMix64 and $f(k, n) = m(k + (n + 1)G)$, $G$ odd. A document owns its
-stream whatever thread works on it and whatever documents share its batch, so results do not depend
-on the number of threads; the odd increment $g$ differs from stream to stream, so two streams do not
-run into each other's numbers. `purpose` keeps a Gibbs sampler and a token split with the same
-seed apart.
+with the bijective finalizer $m$ of SplitMix64 and $f(k, n) = m(k + (n + 1)G)$, $G$ odd. Each
+document has its own stream, independent of the thread that processes it and of the other documents
+in its batch, so results do not depend on the number of threads. The odd increment $g$ differs from
+stream to stream, so two streams never become shifted copies of each other. Different values of
+`purpose` give a Gibbs sampler and a token split independent streams from the same seed.
 
-The functions below take NumPy arrays of `uint64`; compiled code calls the same `mix` and `increment`
-with scalars. `isotherm.random` is the JAX counterpart with 32 bits.
+The functions below work on NumPy arrays of `uint64`; compiled code calls the same `mix` and
+`increment` with scalars. `isotherm.random` is the JAX counterpart with 32 bits.
 
 References
 ----------
@@ -26,7 +26,7 @@ from numba.extending import register_jitable
 
 _30, _27, _31, ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_GOLDEN, _TURN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_GOLDEN, _INCREMENT_SALT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
 Purpose = Literal["gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"]
 _PURPOSES: tuple[Purpose, ...] = (
@@ -42,7 +42,7 @@ _PURPOSES: tuple[Purpose, ...] = (
 
 @register_jitable(inline="always")
 def mix(x: Any) -> Any:
-    """Scramble 64 bits, bijectively."""
+    """Mix 64 bits by a bijection."""
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)
@@ -55,35 +55,35 @@ def fold(key: Any, number: Any) -> Any:
 
 @register_jitable(inline="always")
 def increment(start: Any) -> Any:
-    """Give the odd step of the stream that starts at `start`."""
-    return mix(start ^ _TURN) | ONE
+    """Return the odd increment of the stream that starts at `start`."""
+    return mix(start ^ _INCREMENT_SALT) | ONE
 
 
-def as_words(numbers: Any) -> np.ndarray:
-    """Take integers, negative ones too, modulo $2^{64}$; always an array, which wraps silently."""
+def as_uint64(numbers: Any) -> np.ndarray:
+    """Convert integers, also negative ones, to a `uint64` array, modulo $2^{64}$."""
     if isinstance(numbers, int):
         numbers = numbers & (2**64 - 1)
     return np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
 
 
 def purpose_key(seed: int, purpose: Purpose) -> np.uint64:
-    """Derive the key of one use of a seed.
+    """Derive the key for one purpose of a seed.
 
     Examples
     --------
     >>> bool(purpose_key(0, "gibbs") == purpose_key(0, "completion"))
     False
     """
-    key = fold(fold(as_words(0), as_words(int(seed))), as_words(_PURPOSES.index(purpose)))
+    key = fold(fold(as_uint64(0), as_uint64(int(seed))), as_uint64(_PURPOSES.index(purpose)))
     return key[0]
 
 
 def streams(key: np.uint64, step: int, documents: np.ndarray) -> np.ndarray:
-    """Give the start of each document's stream at a step."""
-    return fold(fold(as_words(key), as_words(int(step))), as_words(documents))
+    """Return the start of each document's stream at a step."""
+    return fold(fold(as_uint64(key), as_uint64(int(step))), as_uint64(documents))
 
 
 def generator(seed: int, purpose: Purpose, step: int = 0) -> np.random.Generator:
-    """Make a NumPy generator for one use of a seed at one step."""
+    """Build a NumPy generator for one purpose of a seed at one step."""
     key = streams(purpose_key(seed, purpose), step, np.zeros(1, np.int64))
     return np.random.Generator(np.random.PCG64(int(key[0])))

@@ -1,23 +1,23 @@
-r"""Latent Dirichlet allocation by collapsed Gibbs sampling: the baseline.
+r"""Latent Dirichlet allocation by collapsed Gibbs sampling.
 
 $$ \phi_k \sim \mathrm{Dir}(\beta), \quad \theta_j \sim \mathrm{Dir}(\alpha), \quad
    z_{ji} \sim \theta_j, \quad w_{ji} \sim \phi_{z_{ji}} . $$
 
-Topics and proportions are integrated out; the chain moves the assignments $z$ alone, one sweep over all
-tokens at a time, each drawn from its exact conditional (`isotherm.topics.kernels`). It targets
-$p(z \mid w)$ without error, in memory proportional to the number of tokens, on one thread.
-Given $z$ the posterior mean of the topics is
+Topics and proportions are integrated out; the state of the chain is the assignments $z$. A sweep
+draws the assignment of every token from its exact conditional (`isotherm.topics.kernels`). The
+chain targets $p(z \mid w)$ without error, needs memory proportional to the number of tokens, and
+runs on one thread. Given $z$ the posterior mean of the topics is
 $\mathrm E[\phi_{kw} \mid z] = (n_{kw} + \beta)/(n_{k\cdot} + V\beta)$.
 
-Labels of topics do not switch in any run of practical length, so topics of several sweeps of *one* chain may be
-averaged; topics of two chains may not.
+Topics do not switch labels in runs of practical length, so topics of several sweeps of *one* chain
+can be averaged; topics of different chains cannot.
 
 References
 ----------
 Griffiths & Steyvers (2004), *Finding scientific topics*, PNAS.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,14 @@ from scipy.special import gammaln
 from isotherm.loop.progress import make_progress
 from isotherm.topics import counter_rng, kernels, layout
 from isotherm.topics.corpus import Corpus
+from isotherm.topics.state import StateDict
 
 _CHUNK = 2**22
-"""Tokens between two looks at the progress bar."""
+"""Tokens between two updates of the progress bar."""
 
 
 class GibbsLDA:
-    r"""A chain of topic assignments.
+    r"""A Markov chain of topic assignments.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ class GibbsLDA:
     beta
         $\beta$, symmetric.
     seed
-        Which random numbers. The same seed gives the same chain, on any machine.
+        Seed of all random numbers. The same seed gives the same chain on any machine.
 
     Examples
     --------
@@ -76,7 +77,7 @@ class GibbsLDA:
             raise ValueError("`corpus` has no tokens.")
         self.num_sweeps = 0
         self.assignments = np.full(len(self._words), -1, np.int32)
-        """The topic of every token; -1 before the first sweep."""
+        """Topic of every token; -1 before the first sweep."""
         self._count()
 
     def _count(self) -> None:
@@ -88,14 +89,14 @@ class GibbsLDA:
             self._totals += np.bincount(self.assignments, minlength=shape[1])
 
     def sweep(self, num_sweeps: int = 1, *, progress: bool | None = False) -> None:
-        """Draw every assignment again, `num_sweeps` times; the first sweep of all fills them in.
+        """Draw every assignment `num_sweeps` times; the very first sweep initializes them.
 
         Parameters
         ----------
         num_sweeps
-            How many sweeps.
+            Number of sweeps.
         progress
-            Show a bar; None shows it on a terminal.
+            Whether to show a progress bar; `None` shows it if stderr is a terminal.
         """
         chunk = max(1, _CHUNK // len(self._words))
         with make_progress(progress, num_sweeps, f"Gibbs, {self.num_topics} topics") as bar:
@@ -124,10 +125,10 @@ class GibbsLDA:
     def draws(
         self, num_draws: int, *, thin: int = 1, burn_in: int = 0, progress: bool | None = False
     ) -> Iterator[np.ndarray]:
-        """Run the chain and give the topics of every `thin`-th sweep after the burn-in.
+        """Run the chain and yield the topics of every `thin`-th sweep after the burn-in.
 
-        Their mean estimates the posterior mean of the topics; a score should average probabilities
-        over them (`isotherm.topics.perplexity`).
+        Their mean estimates the posterior mean of the topics; a score should average predictive
+        probabilities over them (`isotherm.topics.perplexity`).
         """
         self.sweep(burn_in, progress=progress)
         for _ in range(num_draws):
@@ -151,7 +152,7 @@ class GibbsLDA:
         return np.bincount(cells, minlength=size * self.num_topics).reshape(size, -1)
 
     def log_joint(self) -> float:
-        r"""Compute $\log p(w, z)$: what to watch until it stops rising."""
+        r"""Compute $\log p(w, z)$; the chain has burnt in when it stops increasing."""
         v, total = self.corpus.num_words, self.alpha.sum(dtype=np.float64)
         n = self._word_topics[:, : self.num_topics].astype(np.float64)
         words = gammaln(n + self.beta).sum() - gammaln(n.sum(0) + v * self.beta).sum()
@@ -161,14 +162,14 @@ class GibbsLDA:
         topics += (gammaln(total) - gammaln(m.sum(1) + total)).sum()
         return float(words + topics)
 
-    def state(self) -> dict[str, Any]:
-        """Give what it takes to go on: the assignments and how many sweeps they have had."""
-        return {"assignments": self.assignments.copy(), "num_sweeps": self.num_sweeps}
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume: the assignments and the number of sweeps."""
+        return {"assignments": self.assignments.copy(), "num_sweeps": np.array(self.num_sweeps)}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a chain with the same corpus and settings, bit for bit."""
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from the state of a chain with the same corpus and settings, bit for bit."""
         assignments = np.array(state["assignments"], np.int32)
         if assignments.shape != self.assignments.shape or assignments.max() >= self.num_topics:
-            raise ValueError("`state` is of another corpus or another number of topics.")
+            raise ValueError("`state` has another corpus or number of topics than this chain.")
         self.assignments, self.num_sweeps = assignments, int(state["num_sweeps"])
         self._count()

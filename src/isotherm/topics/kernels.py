@@ -9,17 +9,17 @@ $$ p(z_{ji} = k \mid \text{rest}) \propto (\alpha_k + n_{jk}^{-ji})\,\phi_{k w_{
 $$ p(z_{ji} = k \mid \text{rest}) \propto (\alpha_k + n_{jk}^{-ji})\,
    \frac{n_{k w_{ji}}^{-ji} + \beta}{n_{k\cdot}^{-ji} + V\beta} . $$
 
-A token whose assignment is -1 has none yet: the first sweep fills it in, given the tokens before it.
-A semi-collapsed document makes all its sweeps in one call, from a random stream of its own
-(`isotherm.topics.counter_rng`); so a call may be cut into threads anywhere, and as these run the same
-compiled code without the interpreter's lock, any number of them gives the same bits.
-`isotherm.topics.simd_categorical` makes the draws.
+An assignment of -1 means that the token has no topic yet: the first sweep initializes it, given the
+tokens before it. A semi-collapsed document makes all its sweeps in one call, with its own random
+stream (`isotherm.topics.counter_rng`), so documents can be divided among threads in any way.
+Threads run the same compiled code without the GIL, and any number of them gives the same bits.
+`isotherm.topics.simd_categorical` draws the topics.
 
-Layouts are those of `isotherm.topics.layout`. The compiled functions here check nothing;
-`isotherm.topics.expected_counts` has the ones to call.
+Memory layouts are those of `isotherm.topics.layout`. The compiled functions here do not check their
+arguments; `isotherm.topics.expected_counts` has the checked functions to call.
 
-Numba keeps compiled code on disk and looks only at this file to see whether it is stale: after a change in
-`lanes.py` or `counter.py`, touch this one.
+Numba caches compiled code on disk and only looks at this file to decide whether it is stale: after
+a change in `simd_categorical.py` or `counter_rng.py`, touch this file.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ _40 = np.uint64(40)
 
 @njit(inline="always")
 def uniform(state):
-    """Turn the state of a stream into a number of [0, 1) with 24 bits."""
+    """Return a uniform number in [0, 1) with 24 bits from the state of a stream."""
     return np.float32(mix(state) >> _40) * _UNIT
 
 
@@ -45,23 +45,24 @@ def sweep_documents(
     indptr,
     indices,
     counts,
-    slots,
+    word_rows,
     starts,
     token_starts,
     topics,
     alpha,
     assignments,
-    fills,
+    init_sweeps,
     sweeps,
     burn_in,
     doc_topics,
-    tally,
+    word_topics,
 ):
     r"""Run semi-collapsed sweeps over documents `first` to `last - 1`.
 
-    Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded) and,
-    if `tally` has rows, to row `slots[i]` of `tally` for non-zero `i`. `fills` sweeps (0 or 1) come before
-    all others. `starts` are the documents' streams, `token_starts` where their assignments begin.
+    Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded)
+    and, if `word_topics` has rows, to row `word_rows[i]` of `word_topics` for non-zero `i`.
+    `init_sweeps` (0 or 1) initializing sweeps come before all others. `starts` are the starts of
+    the documents' random streams, `token_starts` the index of each document's first assignment.
     """
     num_topics = len(alpha)
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
@@ -69,7 +70,7 @@ def sweep_documents(
     for j in range(first, last):
         longest = max(longest, token_starts[j + 1] - token_starts[j])
     words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    tallies = len(tally) > 0
+    count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]
         length = 0
@@ -77,14 +78,14 @@ def sweep_documents(
         for i in range(indptr[j], indptr[j + 1]):
             for _ in range(counts[i]):
                 words[length] = indices[i]
-                rows[length] = slots[i] if tallies else 0
+                rows[length] = word_rows[i] if count_words else 0
                 if assignments[begin + length] >= 0:
                     n[assignments[begin + length]] += _ONE
                 length += 1
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
         state, gamma = starts[j], increment(starts[j])
-        for sweep in range(-fills, sweeps):
+        for sweep in range(-init_sweeps, sweeps):
             kept = sweep >= burn_in
             for t in range(length):
                 k = assignments[begin + t]
@@ -96,8 +97,8 @@ def sweep_documents(
                 assignments[begin + t] = k
                 n[k] += _ONE
                 weights[k] = alpha[k] + n[k]
-                if kept and tallies:
-                    tally[rows[t], k] += _ONE
+                if kept and count_words:
+                    word_topics[rows[t], k] += _ONE
             if kept:
                 for k in range(num_topics):
                     doc_topics[j, k] += n[k]
@@ -109,8 +110,8 @@ def sweep_collapsed(
 ):
     r"""Run fully collapsed sweeps over a corpus, in place.
 
-    `word_topics` is $n_{kw}$, word-major in float32; `totals` is $n_{k\cdot}$ in int64; `streams` has
-    one row of document streams per sweep.
+    `word_topics` is $n_{kw}$, word-major in float32; `totals` is $n_{k\cdot}$ in int64; `streams`
+    has one row per sweep with the starts of the documents' random streams.
     """
     num_words, num_topics = word_topics.shape
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
@@ -143,30 +144,30 @@ def sweep_collapsed(
 
 @njit(cache=True, nogil=True)
 def iterate_proportions(first, last, indptr, indices, counts, topics, alpha, limit, tolerance, out):
-    r"""Iterate $g_k \leftarrow \alpha_k + \sum_w n_w\, g_k\phi_{kw} / \sum_l g_l\phi_{lw}$ per document.
+    r"""Iterate $g_k \leftarrow \alpha_k + \sum_w n_w\, g_k\phi_{kw} / \sum_l g_l\phi_{lw}$.
 
-    Stops after `limit` rounds, or when no $g_k$ moves by more than `tolerance` tokens.
+    Stops after `limit` iterations, or when no $g_k$ changes by more than `tolerance` tokens.
     """
     num_topics = len(alpha)
-    fresh = np.empty(num_topics, np.float32)
+    share_sums = np.empty(num_topics, np.float32)
     for j in range(first, last):
         g = out[j]
         g[:] = alpha
         for _ in range(limit if indptr[j + 1] > indptr[j] else 0):
-            fresh[:] = 0
+            share_sums[:] = 0
             for i in range(indptr[j], indptr[j + 1]):
                 row, total = topics[indices[i]], 0.0
                 for k in range(num_topics):
                     total += g[k] * row[k]
                 share = np.float32(counts[i] / total) if total > 0 else np.float32(0)
                 for k in range(num_topics):
-                    fresh[k] += share * row[k]
-            moved = np.float32(0)
+                    share_sums[k] += share * row[k]
+            change = np.float32(0)
             for k in range(num_topics):
-                new = alpha[k] + g[k] * fresh[k]
-                moved = max(moved, abs(new - g[k]))
+                new = alpha[k] + g[k] * share_sums[k]
+                change = max(change, abs(new - g[k]))
                 g[k] = new
-            if moved <= tolerance:
+            if change <= tolerance:
                 break
 
 
@@ -182,19 +183,19 @@ def predict_cells(indptr, indices, topics, proportions, out):
 
 
 @njit(cache=True)
-def word_slots(indices, num_words):
-    """List the words that occur, in order, and say which of them each non-zero is."""
-    places = np.full(num_words, -1, np.int32)
+def distinct_words(indices, num_words):
+    """Return the distinct words in rising order, and the index of each non-zero among them."""
+    index = np.full(num_words, -1, np.int32)
     for word in indices:
-        places[word] = 0
-    found = 0
+        index[word] = 0
+    num_distinct = 0
     for word in range(num_words):
-        if places[word] == 0:
-            places[word] = found
-            found += 1
-    words = np.empty(found, np.int32)
-    slots = np.empty(len(indices), np.int32)
+        if index[word] == 0:
+            index[word] = num_distinct
+            num_distinct += 1
+    words = np.empty(num_distinct, np.int32)
+    word_rows = np.empty(len(indices), np.int32)
     for i in range(len(indices)):
-        slots[i] = places[indices[i]]
-        words[slots[i]] = indices[i]
-    return words, slots
+        word_rows[i] = index[indices[i]]
+        words[word_rows[i]] = indices[i]
+    return words, word_rows

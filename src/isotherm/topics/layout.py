@@ -1,8 +1,8 @@
-r"""How topics lie in memory, and how they come from elsewhere.
+r"""Memory layout of topics, and conversion of topics from other packages.
 
-Outside the kernels topics are `(topics, words)`, rows that sum to 1, as scikit-learn and gensim have
-them. Inside they are *word-major*: `(words, padded)` in float32, one contiguous row per word, the
-number of topics padded with zeros to a multiple of 16. All conversions are here.
+Outside the kernels topics have shape `(topics, words)` and rows that sum to 1, as in scikit-learn
+and gensim. Inside they are *word-major*: `(words, padded)` in float32, one contiguous row per word,
+the number of topics padded with zeros to a multiple of 16. All conversions are in this module.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TINY = np.float32(1e-30)
 
 
 def padded_size(num_topics: int) -> int:
-    """Round a number of topics up to whole blocks.
+    """Round a number of topics up to a multiple of 16, the width of a SIMD block.
 
     Examples
     --------
@@ -27,10 +27,9 @@ def padded_size(num_topics: int) -> int:
 
 
 def word_major(topics: Any) -> np.ndarray:
-    """Lay topics `(topics, words)` out for the kernels: `(words, padded)`, float32.
+    """Convert topics `(topics, words)` to the kernels' layout: `(words, padded)`, float32.
 
-    Probabilities below 1e-30 become 1e-30, unless they are zero: processors are slow with numbers at
-    the lower end of float32.
+    Probabilities between 0 and 1e-30 become 1e-30: arithmetic with subnormal numbers is slow.
     """
     topics = np.asarray(topics)
     if topics.ndim != 2:
@@ -38,17 +37,17 @@ def word_major(topics: Any) -> np.ndarray:
     num_topics, num_words = topics.shape
     rows = np.zeros((num_words, padded_size(num_topics)), np.float32)
     rows[:, :num_topics] = topics.T
-    return lift(rows)
+    return raise_tiny(rows)
 
 
-def lift(rows: np.ndarray) -> np.ndarray:
-    """Lift tiny probabilities in place, as `word_major` does."""
+def raise_tiny(rows: np.ndarray) -> np.ndarray:
+    """Raise positive probabilities below 1e-30 to 1e-30, in place."""
     rows[(rows < TINY) & (rows > 0)] = TINY
     return rows
 
 
 def topic_major(rows: np.ndarray, num_topics: int) -> np.ndarray:
-    """Lay word-major rows out as `(topics, words)`: the inverse of `word_major`.
+    """Convert word-major rows to `(topics, words)`: the inverse of `word_major`.
 
     Examples
     --------
@@ -60,9 +59,9 @@ def topic_major(rows: np.ndarray, num_topics: int) -> np.ndarray:
 
 
 def as_alpha(alpha: Any, num_topics: int) -> np.ndarray:
-    r"""Make the document prior $\alpha$ a positive vector, one number per topic.
+    r"""Check the document prior $\alpha$ and return it as a vector, one number per topic.
 
-    A number stands for a symmetric prior: $\alpha_k$ itself, not the sum.
+    A scalar is a symmetric prior: the value of every $\alpha_k$, not their sum.
     """
     alpha = np.asarray(alpha, np.float32)
     if alpha.ndim not in (0, 1) or (alpha.ndim == 1 and len(alpha) != num_topics):
@@ -75,7 +74,7 @@ def as_alpha(alpha: Any, num_topics: int) -> np.ndarray:
 
 
 def padded(vector: np.ndarray) -> np.ndarray:
-    """Pad one number per topic with zeros to whole blocks, in float32."""
+    """Pad a vector over topics with zeros to a multiple of 16, in float32."""
     whole = np.zeros(padded_size(len(vector)), np.float32)
     whole[: len(vector)] = vector
     return whole
@@ -87,7 +86,7 @@ def as_topics(
     onto: Sequence[str] | None = None,
     missing: float = 0.0,
 ) -> np.ndarray:
-    r"""Make topics of another package rows that sum to 1, over our words.
+    r"""Convert topics of another package to rows that sum to 1, over our words.
 
     | package | `weights` | `vocabulary` |
     | --- | --- | --- |
@@ -98,14 +97,14 @@ def as_topics(
     Parameters
     ----------
     weights
-        (topics, words), not negative; counts and pseudo-counts will do.
+        (topics, words), not negative; counts and pseudo-counts are accepted.
     vocabulary
-        Their words, in the order of the columns.
+        The other package's words, in the order of the columns.
     onto
-        Our words. Without the two the columns stay as they are.
+        Our words. Without `vocabulary` and `onto` the columns stay as they are.
     missing
-        Weight of those of our words that they do not have, before rows are normalised. With 0 a
-        scored token of such a word makes a perplexity infinite.
+        Weight of words that only we have, before rows are normalized. With 0, a single scored token
+        of such a word makes the perplexity infinite.
 
     Examples
     --------
@@ -118,26 +117,27 @@ def as_topics(
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError("`weights` must be finite and not negative.")
     if (vocabulary is None) != (onto is None):
-        raise ValueError("`vocabulary` and `onto` go together: give both or neither.")
+        raise ValueError("`vocabulary` and `onto` must be given together, or neither of them.")
     if vocabulary is not None and onto is not None:
-        weights = _moved(weights, vocabulary, onto, missing)
+        weights = _reindexed(weights, vocabulary, onto, missing)
     totals = weights.sum(1, keepdims=True)
     if not (totals > 0).all():
         raise ValueError(f"Topic {int(np.argmin(totals))} of `weights` has no mass.")
     return weights / totals
 
 
-def _moved(
+def _reindexed(
     weights: np.ndarray, vocabulary: Sequence[str], onto: Sequence[str], missing: float
 ) -> np.ndarray:
     if len(vocabulary) != weights.shape[1]:
         raise ValueError(
-            f"`vocabulary` has {len(vocabulary)} words, but `weights` has {weights.shape[1]} columns."
+            f"`vocabulary` has {len(vocabulary)} words, "
+            f"but `weights` has {weights.shape[1]} columns."
         )
     column = {word: i for i, word in enumerate(vocabulary)}
     if len(column) != len(vocabulary):
-        raise ValueError("`vocabulary` has a word twice.")
-    places = np.array([column.get(word, -1) for word in onto])
-    moved = np.full((len(weights), len(onto)), float(missing))
-    moved[:, places >= 0] = weights[:, places[places >= 0]]
-    return moved
+        raise ValueError("`vocabulary` contains duplicate words.")
+    columns = np.array([column.get(word, -1) for word in onto])
+    result = np.full((len(weights), len(onto)), float(missing))
+    result[:, columns >= 0] = weights[:, columns[columns >= 0]]
+    return result

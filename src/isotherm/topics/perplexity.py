@@ -1,4 +1,4 @@
-r"""Perplexity of held-out words by document completion, the same for every model.
+r"""Perplexity of held-out words by document completion.
 
 Of each test document some tokens are observed and the others scored
 (`isotherm.topics.corpus.completion`). For draws $\phi^{(1)}, \dots, \phi^{(S)}$ of the topics,
@@ -6,78 +6,86 @@ Of each test document some tokens are observed and the others scored
 $$ \bar p_{jw} = \frac1S \sum_s \sum_k \theta^{(s)}_{jk}\,\phi^{(s)}_{kw}, \qquad
    \text{perplexity} = \exp\Bigl(-\frac{\sum_{jw} n_{jw}\log\bar p_{jw}}{\sum_{jw} n_{jw}}\Bigr), $$
 
-where $\theta^{(s)}_j$ comes from the *observed* tokens and $\phi^{(s)}$, and $n_{jw}$ counts *scored* tokens. Probabilities are
-averaged before the logarithm is taken, so a point estimate ($S = 1$) and a posterior are scored by
-the same rule. Only scored cells are kept, not words times documents.
+where $\theta^{(s)}_j$ is estimated from the *observed* tokens and $\phi^{(s)}$ (fold-in), and
+$n_{jw}$ counts *scored* tokens. Probabilities are averaged before the logarithm is taken, so a
+point estimate ($S = 1$) and a posterior are scored by the same rule. Only the non-zero cells of the
+scored tokens are stored, not a matrix of documents by words.
 
-The share of observed tokens, the number of draws and the fold-in all change the value: it means
-nothing without them, so `Perplexity` carries them.
+The value depends on the fraction of observed tokens, the number of draws and the fold-in, so
+`Perplexity` contains them.
 
-Its standard error says how much the value would change with another sample of test documents of the same
-kind, topics given: the value is a function of a ratio of sums over documents, $\ell_j = \sum_w n_{jw}\log\bar p_{jw}$ over
-$n_j$, and the delta method gives
-$\mathrm{se} = \text{perplexity}\cdot\sqrt{\tfrac{J}{J-1}\sum_j (\ell_j - \hat L n_j)^2}\,/\sum_j n_j$ with $\hat L = \sum_j\ell_j/\sum_j n_j$.
-Two models scored on the same documents differ by much less than this: compare them by their difference.
+The standard error is over samples of test documents, given the topics. The value is a function of a
+ratio of sums over documents, $\ell_j = \sum_w n_{jw}\log\bar p_{jw}$ over $n_j$, and the delta
+method gives, with $\hat L = \sum_j\ell_j/\sum_j n_j$,
+
+$$ \mathrm{se} = \text{perplexity}\cdot
+   \sqrt{\tfrac{J}{J-1}\sum_j (\ell_j - \hat L n_j)^2}\,/\sum_j n_j . $$
+
+The difference of two models on the same documents has a much smaller standard error: compare models
+by their difference.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from isotherm.topics import expected_counts, kernels, layout
 from isotherm.topics.corpus import Completion, Corpus
+from isotherm.topics.state import StateDict
 
 FoldIn = Literal["gibbs", "fixed-point"]
 
 
 class Perplexity(NamedTuple):
-    """A perplexity, and all that it depends on."""
+    """A perplexity, and everything it depends on."""
 
     value: float
     standard_error: float
     """Over test documents, by the delta method; NaN for a single document."""
     num_draws: int
-    """How many draws of the topics were averaged."""
+    """Number of draws of the topics that were averaged."""
     num_documents: int
-    """Test documents with scored tokens."""
+    """Number of test documents with scored tokens."""
     num_tokens: int
-    """Tokens scored."""
+    """Number of scored tokens."""
     observed: float
-    """Share of tokens that was observed."""
+    """Fraction of tokens that was observed."""
     seed: int
-    """Of the split."""
+    """Seed of the split."""
     fold_in: str
-    """How proportions were found."""
+    """How proportions were estimated."""
 
     def __str__(self) -> str:
         return (
-            f"{self.value:.1f} ± {self.standard_error:.1f} ({self.observed:.0%} observed, draws averaged: "
-            f"{self.num_draws}, {self.num_documents} documents, {self.num_tokens} tokens, {self.fold_in})"
+            f"{self.value:.1f} ± {self.standard_error:.1f} ({self.observed:.0%} observed, "
+            f"draws averaged: {self.num_draws}, {self.num_documents} documents, "
+            f"{self.num_tokens} tokens, {self.fold_in})"
         )
 
 
 class CompletionScore:
-    r"""A running perplexity: add draws of the topics as they come, ask whenever you like.
+    r"""Running perplexity: add draws of the topics one by one, get the result at any time.
 
     Parameters
     ----------
     split
-        Test documents, as `isotherm.topics.corpus.completion` splits them.
+        Test documents, split by `isotherm.topics.corpus.completion`.
     alpha
         $\alpha$ of the documents: a number or one per topic.
     fold_in
-        `"gibbs"` estimates the posterior mean of $\theta$ by sweeps; `"fixed-point"` iterates to a mode,
-        without random numbers, and favours nobody's sampler (see `isotherm.topics.expected_counts`).
+        `"gibbs"` estimates the posterior mean of $\theta$ by sweeps; `"fixed-point"` iterates to a
+        mode, without random numbers, for comparisons that should not depend on a sampler
+        (`isotherm.topics.expected_counts`).
     sweeps, burn_in
-        Gibbs sweeps per draw, and how many of them are not averaged.
+        Gibbs sweeps per draw, and how many of them are discarded.
     warm
-        Keep the assignments of one draw as the start for the next, which then needs no burn-in. For
+        Start the sweeps of a draw from the assignments of the previous draw, without burn-in. For
         successive states of one chain, whose topics keep their labels.
     seed
-        Of the sweeps.
+        Seed of the sweeps.
     threads
-        At most so many threads; the value does not depend on it.
+        Maximum number of threads; the value does not depend on it.
     """
 
     def __init__(
@@ -114,8 +122,8 @@ class CompletionScore:
         alpha
             $\alpha$ of this draw, for models that learn it.
         theta
-            Proportions (documents, topics) that the model has found for the observed tokens by
-            itself; rows are normalised.
+            Proportions (documents, topics) that the model itself has estimated from the observed
+            tokens; rows are normalized.
         """
         topics = check_topics(topics, self.split.observed.num_words)
         rows = layout.word_major(topics)
@@ -135,13 +143,13 @@ class CompletionScore:
                 rows, observed, alpha, threads=self.threads
             ).theta
         start = self.assignments if self.warm else None
-        burnt = 0 if start is None else self.burn_in
+        skipped = 0 if start is None else self.burn_in
         theta, assignments = expected_counts.fold_in(
             rows,
             observed,
             alpha,
-            sweeps=self.sweeps - burnt,
-            burn_in=self.burn_in - burnt,
+            sweeps=self.sweeps - skipped,
+            burn_in=self.burn_in - skipped,
             seed=self.seed,
             step=self.num_draws,
             assignments=start,
@@ -152,23 +160,25 @@ class CompletionScore:
         return theta
 
     def log_probabilities(self) -> np.ndarray:
-        r"""Give $\log\bar p$ of every scored cell, in the order of `split.scored.words`."""
+        r"""Return $\log\bar p$ of every scored cell, in the order of `split.scored.words`."""
         if self.num_draws == 0:
-            raise ValueError("There is nothing to score: `add` a draw of the topics first.")
+            raise ValueError(
+                "There are no draws to score: call `add` with a draw of the topics first."
+            )
         with np.errstate(divide="ignore"):
             return np.log(self.sums / self.num_draws)
 
     def result(self) -> Perplexity:
-        """Give the perplexity of all draws so far."""
+        """Return the perplexity of all draws added so far."""
         x = self.split.scored
         terms = np.concatenate([[0.0], np.cumsum(x.counts * self.log_probabilities())])
         log_likelihood = np.diff(terms[x.indptr])
         lengths = self.split.scored.lengths
         used = lengths > 0
         value, error = _ratio(log_likelihood[used], lengths[used])
-        how = "fixed-point fold-in"
+        method = "fixed-point fold-in"
         if self.fold_in == "gibbs":
-            how = f"{self.sweeps} sweeps, {self.burn_in} burnt" + ", warm" * self.warm
+            method = f"{self.sweeps} sweeps, {self.burn_in} burn-in" + ", warm" * self.warm
         return Perplexity(
             value,
             error,
@@ -177,34 +187,36 @@ class CompletionScore:
             int(lengths.sum()),
             self.split.fraction,
             self.split.seed,
-            how,
+            method,
         )
 
-    def state(self) -> dict[str, Any]:
-        """Give what it takes to go on in another process."""
-        nothing = np.empty(0, np.int32)
-        assignments = nothing if self.assignments is None else self.assignments
-        return {"num_draws": self.num_draws, "sums": self.sums.copy(), "assignments": assignments}
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume, as arrays by name."""
+        state = {"num_draws": np.array(self.num_draws), "sums": self.sums.copy()}
+        if self.assignments is not None:
+            state["assignments"] = self.assignments.copy()
+        return state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a score with the same split and settings."""
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from the state of a score with the same split and settings, bit for bit."""
         sums = np.array(state["sums"], np.float64)
         if sums.shape != self.sums.shape:
-            raise ValueError("`state` is of another split.")
-        assignments = np.array(state["assignments"], np.int32)
-        self.assignments = assignments if len(assignments) else None
+            raise ValueError("`state` has another split than this score.")
+        self.assignments = None
+        if "assignments" in state:
+            self.assignments = np.array(state["assignments"], np.int32)
         self.num_draws, self.sums = int(state["num_draws"]), sums
 
 
 def perplexity(topics: Any, split: Completion, alpha: Any, **settings: Any) -> Perplexity:
-    r"""Score topics, ours or foreign, by document completion.
+    r"""Compute the perplexity of topics, of this or another package, by document completion.
 
     Parameters
     ----------
     topics
-        One draw or point estimate (topics, words), several of them (draws, topics, words), or
-        anything that gives one after the other. Rows sum to 1; `layout.as_topics` makes those of
-        scikit-learn, gensim and tomotopy so.
+        One draw or point estimate (topics, words), several draws (draws, topics, words), or an
+        iterable of draws. Rows sum to 1; `layout.as_topics` converts topics of scikit-learn, gensim
+        and tomotopy.
     split, alpha, settings
         As in `CompletionScore`.
 
@@ -216,18 +228,36 @@ def perplexity(topics: Any, split: Completion, alpha: Any, **settings: Any) -> P
     4.0
     """
     score = CompletionScore(split, alpha, **settings)
-    for draw in _one_by_one(topics):
+    for draw in _iterate_draws(topics):
         score.add(draw)
     return score.result()
 
 
+def prequential_perplexity(predicted: np.ndarray) -> float:
+    """Return the perplexity of tokens that were predicted before they were learned.
+
+    Parameters
+    ----------
+    predicted
+        Sums over scored batches: log likelihood of the predicted tokens, and their number. NaN is
+        returned if no token was predicted.
+
+    Examples
+    --------
+    >>> round(prequential_perplexity(np.array([-2 * np.log(10.0), 2])), 6)
+    10.0
+    """
+    log_likelihood, num_tokens = predicted
+    return float(np.exp(-log_likelihood / num_tokens)) if num_tokens else float("nan")
+
+
 def unigram(corpus: Corpus, beta: float = 0.05) -> np.ndarray:
-    """Make the one topic of no topic model, (1, words): word frequencies, smoothed by `beta`."""
+    """Return the unigram model as one topic, (1, words): word frequencies, smoothed by `beta`."""
     totals = np.bincount(corpus.words, corpus.counts, corpus.num_words) + beta
     return (totals / totals.sum())[None]
 
 
-def _one_by_one(topics: Any) -> Iterable[Any]:
+def _iterate_draws(topics: Any) -> Iterable[Any]:
     if isinstance(topics, np.ndarray) and topics.ndim == 2:
         return [topics]
     return topics
@@ -239,11 +269,11 @@ def check_topics(topics: Any, num_words: int) -> np.ndarray:
     if topics.ndim != 2 or topics.shape[1] != num_words:
         raise ValueError(f"`topics` must have shape (topics, {num_words}), got {topics.shape}.")
     if not (topics >= 0).all():
-        raise ValueError("`topics` must be numbers that are not negative.")
+        raise ValueError("`topics` must not be negative or NaN.")
     off = np.abs(topics.sum(1, dtype=np.float64) - 1).max()
     if not off < 1e-3:
         raise ValueError(
-            f"`topics` must sum to 1 (`layout.as_topics` makes them), off by {off:.3g}."
+            f"Rows of `topics` must sum to 1 (see `layout.as_topics`), one differs by {off:.3g}."
         )
     return topics
 
@@ -254,12 +284,12 @@ def _check_theta(theta: Any, shape: tuple[int, int]) -> np.ndarray:
         raise ValueError(f"`theta` must have shape {shape}, got {theta.shape}.")
     totals = theta.sum(1, keepdims=True)
     if not ((theta >= 0).all() and (totals > 0).all()):
-        raise ValueError("`theta` must not be negative, and every row must have mass.")
+        raise ValueError("`theta` must not be negative, and every row must have a positive sum.")
     return theta / totals
 
 
 def _ratio(log_likelihood: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
-    """Give the perplexity and its standard error over documents."""
+    """Compute the perplexity and its standard error over documents."""
     total, size = lengths.sum(), len(lengths)
     mean = log_likelihood.sum() / total
     if not np.isfinite(mean):

@@ -1,24 +1,27 @@
-r"""The stochastic Cox–Ingersoll–Ross process: topics that move without discretisation error.
+r"""SCIR, the stochastic Cox–Ingersoll–Ross process: topic updates without discretization error.
 
-Expanded-mean topics $\gamma_{kw} > 0$, $\phi_k = \gamma_k/\sum_w\gamma_{kw}$, with independent priors
-$\gamma_{kw} \sim \Gamma(\beta, 1)$ so that $\phi_k \sim \mathrm{Dir}(\beta)$. Given the counts, $\gamma_{kw}$ is $\Gamma(a, 1)$ with
-$a = \beta + n_{kw}$, the stationary law of $d\gamma = (a - \gamma)\,dt + \sqrt{2\gamma}\,dW$, whose transition is known:
+Expanded-mean topics $\gamma_{kw} > 0$, $\phi_k = \gamma_k/\sum_w\gamma_{kw}$, with independent
+priors $\gamma_{kw} \sim \Gamma(\beta, 1)$ so that $\phi_k \sim \mathrm{Dir}(\beta)$. Given the
+counts, $\gamma_{kw}$ is $\Gamma(a, 1)$ with $a = \beta + n_{kw}$, the stationary law of
+$d\gamma = (a - \gamma)\,dt + \sqrt{2\gamma}\,dW$, whose transition law is known:
 
 $$ \gamma(t + h) = (1 - e^{-h})\,G, \qquad G \mid N \sim \Gamma(a + N, 1), \qquad
    N \sim \mathrm{Poisson}\Bigl(\frac{\gamma(t)\,e^{-h}}{1 - e^{-h}}\Bigr). $$
 
-SCIR takes $a$ from a minibatch, $\hat a = \beta + \frac{J}{|S|}\sum_{j \in S}\mathrm E[n_{jkw}]$. There is no reflection and no error at
-small $\gamma$, where SGRLD has its largest. The mean moves by
-$\mathrm E[\gamma(t + h)] = e^{-h}\gamma(t) + (1 - e^{-h})\,\hat a$: online variational Bayes with the learning rate $1 - e^{-h}$,
-but with noise of the posterior's size and exact inside documents. Gradient noise is not corrected: the
-variance of $\hat a$ enters $\gamma$ with the factor $\tanh(h/2)$, so $h$ should fall.
+SCIR estimates $a$ from a minibatch,
+$\hat a = \beta + \frac{J}{|S|}\sum_{j \in S}\mathrm E[n_{jkw}]$. There is no reflection and no
+error at small $\gamma$, where the error of SGRLD is largest. The mean satisfies
+$\mathrm E[\gamma(t + h)] = e^{-h}\gamma(t) + (1 - e^{-h})\,\hat a$: online variational Bayes with
+the learning rate $1 - e^{-h}$, but with noise of the posterior's scale and exact inference within
+documents. Gradient noise is not corrected: the variance of $\hat a$ enters $\gamma$ with the factor
+$\tanh(h/2)$, so $h$ should decrease.
 
-It runs in NumPy: gamma and Poisson variables cost twenty times as much in JAX on a CPU.
+It is implemented in NumPy: gamma and Poisson variables cost twenty times as much in JAX on a CPU.
 
 References
 ----------
-Baker, Fearnhead, Fox & Nemeth (2018), *Large-scale stochastic sampling from the probability simplex*,
-NeurIPS. Their $h$ is ours.
+Baker, Fearnhead, Fox & Nemeth (2018), *Large-scale stochastic sampling from the
+probability simplex*, NeurIPS. Same $h$.
 """
 
 from dataclasses import dataclass
@@ -28,12 +31,12 @@ import numpy as np
 
 from isotherm.schedules import as_schedule, require_positive
 from isotherm.topics import counter_rng, layout
-from isotherm.topics.topic_updates import Opened
+from isotherm.topics.topic_updates import HalfStep
 from isotherm.types import ScalarOrSchedule
 
 
 class SCIRState(NamedTuple):
-    """Positive weights (words, topics), and how many steps they have had."""
+    """Positive weights (words, topics), and the number of steps taken."""
 
     position: np.ndarray
     step_index: Any
@@ -47,7 +50,7 @@ def transition(
     Parameters
     ----------
     rng
-        Where random numbers come from.
+        Random generator.
     position
         $\gamma(t) \ge 0$.
     shape
@@ -69,7 +72,7 @@ def transition(
 
 @dataclass(frozen=True)
 class SCIR:
-    r"""SCIR as a move of `isotherm.topics.lda.LDAChain`.
+    r"""SCIR as a topic update of `isotherm.topics.lda.LDAChain`.
 
     Parameters
     ----------
@@ -87,25 +90,25 @@ class SCIR:
         as_schedule(self.step_size)
         require_positive("prior", self.prior)
 
-    def start(
+    def init(
         self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None
     ) -> SCIRState:
-        r"""Draw exponential variables, or start at the counts."""
+        """Draw exponential variables, or start at the counts."""
         rng = counter_rng.generator(seed, "topics", -1)
         position = rng.standard_exponential(shape, np.float32) if counts is None else counts
         return SCIRState(np.asarray(position, np.float32), np.zeros((), np.int32))
 
-    def open(self, seed: int, state: SCIRState) -> Opened:
-        """Count where the chain stands."""
+    def begin_step(self, seed: int, state: SCIRState) -> HalfStep:
+        """Return the current topics: counts are wanted at the current state."""
         del seed
         phi = self.topics(state)
         rows = np.zeros((len(phi), layout.padded_size(phi.shape[1])), np.float32)
         np.maximum(phi, layout.TINY, out=rows[:, : phi.shape[1]])
-        return Opened(state, rows, bool(np.isfinite(phi.sum())))
+        return HalfStep(state, rows, bool(np.isfinite(phi.sum())))
 
-    def close(self, seed: int, opened: Opened, counts: np.ndarray, scale: float) -> SCIRState:
-        """Take the exact step."""
-        state: SCIRState = opened.inside
+    def finish_step(self, seed: int, half: HalfStep, counts: np.ndarray, scale: float) -> SCIRState:
+        """Draw the next state from the exact transition."""
+        state: SCIRState = half.state
         step = int(state.step_index)
         h = float(as_schedule(self.step_size)(state.step_index))
         rng = counter_rng.generator(seed, "topics", step)
@@ -114,6 +117,6 @@ class SCIR:
         return SCIRState(position, np.asarray(step + 1, np.int32))
 
     def topics(self, state: SCIRState) -> np.ndarray:
-        """Normalise over words; a topic that has lost all its mass has no words."""
+        """Normalize over words; a topic whose weights are all zero stays zero."""
         mass = state.position.sum(0)
         return state.position / np.where(mass > 0, mass, 1)

@@ -1,13 +1,13 @@
-r"""Draw an index with given weights, sixteen lanes at a time.
+r"""Draw from a categorical distribution with given weights, in sixteen SIMD lanes.
 
 Weights are the products $w_k = a_k (b_k + c)$ for $k < K$, $K$ a multiple of 16. They are never
-normalised and never stored. Column sums over blocks of 16, $s_j = \sum_b w_{16b + j}$, need
-vertical additions only; a prefix sum over the 16 lanes finds the lane, a walk over the
-blocks of that lane finds $k$. Nothing branches on the data.
+normalized and never stored. Column sums over blocks of 16, $s_j = \sum_b w_{16b + j}$, need
+vertical additions only; a prefix sum over the 16 lanes selects the lane, a scan over the
+blocks of that lane selects $k$. There are no data-dependent branches.
 
-Every addition is written out in a fixed order and nothing may be reassociated or contracted, so the
-result is the same on every processor, whatever the width of its vectors. Numba alone can have
-only one of the two: without `fastmath` it does not vectorise a sum.
+All additions are emitted in a fixed order, without reassociation or contraction, so the result is
+the same on every processor, whatever the width of its vectors. Plain Numba cannot do both: it does
+not vectorize a sum without `fastmath`, and with it the order of additions is not fixed.
 """
 
 from typing import Any
@@ -25,18 +25,18 @@ _LAST = LANES - 1
 
 
 class _Rows:
-    """The two rows of factors and the constant, as code that loads a product."""
+    """Emits code that loads products of the two rows of factors and the constant."""
 
     def __init__(self, builder: Any, left: Any, right: Any, shift: Any) -> None:
         self.builder, self.left, self.right, self.shift = builder, left, right, shift
         self.splat_shift = splat(builder, shift)
 
     def _load(self, pointer: Any, index: Any) -> Any:
-        place = self.builder.bitcast(self.builder.gep(pointer, [index]), _VECTOR.as_pointer())
-        return self.builder.load(place, align=4)
+        address = self.builder.bitcast(self.builder.gep(pointer, [index]), _VECTOR.as_pointer())
+        return self.builder.load(address, align=4)
 
     def products(self, index: Any) -> Any:
-        """Load sixteen weights from `index` on."""
+        """Load the sixteen weights that start at `index`."""
         shifted = self.builder.fadd(self._load(self.right, index), self.splat_shift)
         return self.builder.fmul(self._load(self.left, index), shifted)
 
@@ -48,14 +48,14 @@ class _Rows:
 
 
 def splat(builder: Any, number: Any) -> Any:
-    """Put a number into all lanes."""
-    nothing = ir.Constant(_VECTOR, ir.Undefined)
-    first = builder.insert_element(nothing, number, _I32(0))
-    return builder.shuffle_vector(first, nothing, ir.Constant(_PICKS, [0] * LANES))
+    """Broadcast a number to all lanes."""
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, number, _I32(0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(_PICKS, [0] * LANES))
 
 
 def _prefix_sums(builder: Any, lanes: Any) -> Any:
-    """Add to each lane those before it, in four shifted additions."""
+    """Compute inclusive prefix sums over the lanes, in four shifted additions."""
     zero = ir.Constant(_VECTOR, [0.0] * LANES)
     for shift in (1, 2, 4, 8):
         picks = [i - shift if i >= shift else LANES + i for i in range(LANES)]
@@ -73,7 +73,7 @@ def _lane_sums(builder: Any, rows: _Rows, num_blocks: Any) -> Any:
 
 
 def _pick_lane(builder: Any, prefix: Any, target: Any) -> tuple[Any, Any]:
-    """Count the prefix sums up to the target: the lane, and what is left to walk inside it."""
+    """Return the lane in which the target falls, and the remainder of the target inside it."""
     passed = builder.fcmp_ordered("<=", prefix, splat(builder, target))
     count = builder.zext(builder.ctpop(builder.bitcast(passed, ir.IntType(LANES))), _I64)
     lane = builder.select(builder.icmp_unsigned(">", count, _I64(_LAST)), _I64(_LAST), count)
@@ -87,18 +87,18 @@ def _pick_lane(builder: Any, prefix: Any, target: Any) -> tuple[Any, Any]:
 
 def _pick_block(builder: Any, rows: _Rows, num_blocks: Any, lane: Any, rest: Any) -> Any:
     count = cgutils.alloca_once_value(builder, _I64(0))
-    walked = cgutils.alloca_once_value(builder, _F32(0.0))
+    running = cgutils.alloca_once_value(builder, _F32(0.0))
     with cgutils.for_range(builder, builder.sub(num_blocks, _I64(1))) as loop:
         weight = rows.product(builder.add(builder.shl(loop.index, _I64(4)), lane))
-        so_far = builder.fadd(builder.load(walked), weight)
-        builder.store(so_far, walked)
+        so_far = builder.fadd(builder.load(running), weight)
+        builder.store(so_far, running)
         passed = builder.zext(builder.fcmp_ordered(">=", rest, so_far), _I64)
         builder.store(builder.add(builder.load(count), passed), count)
     return builder.load(count)
 
 
 def _nearest(left, right, row, shift, k):
-    """Find the nearest index before `k`, or else after it, whose weight is not zero."""
+    """Return the nearest index before `k`, or else after it, whose weight is not zero."""
     for near in range(k - 1, -1, -1):
         if left[near] * (right[row, near] + shift) > np.float32(0):
             return near
@@ -111,9 +111,9 @@ def _nearest(left, right, row, shift, k):
 def _draw_index(typing_context: Any, left: Any, right: Any, row: Any, shift: Any, u: Any) -> Any:
     """Draw `k` with probability proportional to `left[k] * (right[row, k] + shift)`.
 
-    All in float32 and contiguous, the length of a row a multiple of 16; `u` is uniform on [0, 1). A
-    weight of zero is never drawn, so rows may be padded with zeros on the left. If all are zero it
-    is 0. For use inside compiled code.
+    Arrays are float32 and contiguous, with rows of a multiple of 16; `u` is uniform on [0, 1). An
+    index of weight zero is never drawn, so `left` may be padded with zeros. Returns 0 if all
+    weights are zero. For use inside compiled code.
     """
     signature = types.int64(left, right, types.int64, types.float32, types.float32)
 
@@ -130,14 +130,14 @@ def _draw_index(typing_context: Any, left: Any, right: Any, row: Any, shift: Any
         lane, rest = _pick_lane(builder, prefix, builder.fmul(arguments[4], total))
         block = _pick_block(builder, rows, num_blocks, lane, rest)
         k = builder.add(builder.shl(block, _I64(4)), lane)
-        found = cgutils.alloca_once_value(builder, k)
-        # Rounding may run past the last weight that is not zero: once in ten million draws.
-        none = builder.fcmp_unordered("<=", rows.product(k), _F32(0.0))
-        with builder.if_then(none, likely=False):
+        result = cgutils.alloca_once_value(builder, k)
+        # Rounding may select an index past the last positive weight: once in ten million draws.
+        is_zero = builder.fcmp_unordered("<=", rows.product(k), _F32(0.0))
+        with builder.if_then(is_zero, likely=False):
             kinds = types.int64(*signature.args[:4], types.int64)
             near = context.compile_internal(builder, _nearest, kinds, [*arguments[:4], k])
-            builder.store(near, found)
-        return builder.load(found)
+            builder.store(near, result)
+        return builder.load(result)
 
     return signature, codegen
 

@@ -1,16 +1,22 @@
-r"""Topics that move on the simplex itself, each at its own pace: TLASGR.
+r"""TLASGR: Riemannian Langevin updates on the simplex, with a step size adapted to each topic.
 
-Given the counts, a topic $\phi_k$ is $\mathrm{Dir}(a_k)$ with $a_{kw} = \beta + n_{kw}$, the stationary law of the Wright–Fisher diffusion
+Given the counts, a topic $\phi_k$ is $\mathrm{Dir}(a_k)$ with $a_{kw} = \beta + n_{kw}$, the
+stationary law of the Wright–Fisher diffusion
 
-$$ d\phi_k = \frac{a_k - a_{k\cdot}\phi_k}{M_k}\,dt + \sqrt{\frac{2}{M_k}}\,\bigl(\mathrm{diag}\,\phi_k - \phi_k\phi_k^\top\bigr)^{1/2}dW, $$
+$$ d\phi_k = \frac{a_k - a_{k\cdot}\phi_k}{M_k}\,dt
+   + \sqrt{\frac{2}{M_k}}\,\bigl(\mathrm{diag}\,\phi_k - \phi_k\phi_k^\top\bigr)^{1/2}dW, $$
 
-whatever $M_k$ is. TLASGR takes an Euler step of it with $\hat a_k$ from a minibatch and $M_k$ the running mean of $\hat a_{k\cdot}$, so that a common topic and
-a rare one forget at the same rate, $1 - h$ per step. With independent $x_w \sim \mathcal N(0, \phi_{kw})$ the noise is $x - \phi_k\sum_w x_w$. The step leaves the sum at 1; what becomes negative is
-reflected, and the topic normalised. For a topic of many tokens, $M_k = a_{k\cdot}$ and no reflection, the variance is that of the Dirichlet law with $a_{k\cdot}$ multiplied by $1 - h/2$.
+for any $M_k > 0$. TLASGR takes an Euler step of it with $\hat a_k$ from a minibatch and $M_k$ the
+running mean of $\hat a_{k\cdot}$, so common and rare topics have the same autocorrelation, $1 - h$
+per step. With independent $x_w \sim \mathcal N(0, \phi_{kw})$ the noise is $x - \phi_k\sum_w x_w$.
+The step preserves the sum 1; negative entries are reflected, and the topic is normalized. For a
+topic of many tokens, $M_k = a_{k\cdot}$ and no reflection, the variance is that of the Dirichlet
+law with $a_{k\cdot}$ multiplied by $1 - h/2$.
 
 References
 ----------
-Cong, Chen, Liu & Zhou (2017), *Deep latent Dirichlet allocation with topic-layer-adaptive stochastic gradient Riemannian MCMC*, ICML.
+Cong, Chen, Liu & Zhou (2017), *Deep latent Dirichlet allocation with
+topic-layer-adaptive stochastic gradient Riemannian MCMC*, ICML.
 """
 
 from dataclasses import dataclass
@@ -20,12 +26,12 @@ import numpy as np
 
 from isotherm.schedules import as_schedule, require_positive
 from isotherm.topics import counter_rng, layout
-from isotherm.topics.topic_updates import Opened
+from isotherm.topics.topic_updates import HalfStep
 from isotherm.types import ScalarOrSchedule
 
 
 class TLASGRState(NamedTuple):
-    """Topics (words, topics) whose columns sum to 1, the mass of each, and how many steps they have had."""
+    """Topics (words, topics) whose columns sum to 1, their masses, and the number of steps."""
 
     position: np.ndarray
     mass: np.ndarray
@@ -35,7 +41,7 @@ class TLASGRState(NamedTuple):
 
 @dataclass(frozen=True)
 class TLASGR:
-    r"""TLASGR as a move of `isotherm.topics.lda.LDAChain`.
+    r"""TLASGR as a topic update of `isotherm.topics.lda.LDAChain`.
 
     Parameters
     ----------
@@ -53,24 +59,26 @@ class TLASGR:
         as_schedule(self.step_size)
         require_positive("prior", self.prior)
 
-    def start(
+    def init(
         self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None
     ) -> TLASGRState:
-        """Draw topics uniformly, or start at those of the counts."""
+        """Draw topics uniformly, or start at the topics of the counts."""
         if counts is None:
             counts = counter_rng.generator(seed, "topics", -1).standard_exponential(shape)
         position = np.asarray(counts / counts.sum(0), np.float32)
         return TLASGRState(position, np.full(shape[1], np.nan), np.zeros((), np.int32))
 
-    def open(self, seed: int, state: TLASGRState) -> Opened:
-        """Count where the chain stands."""
+    def begin_step(self, seed: int, state: TLASGRState) -> HalfStep:
+        """Return the current topics: counts are wanted at the current state."""
         del seed
         phi = state.position
-        return Opened(state, layout.word_major(phi.T), bool(np.isfinite(phi.sum())))
+        return HalfStep(state, layout.word_major(phi.T), bool(np.isfinite(phi.sum())))
 
-    def close(self, seed: int, opened: Opened, counts: np.ndarray, scale: float) -> TLASGRState:
-        """Take the step."""
-        state: TLASGRState = opened.inside
+    def finish_step(
+        self, seed: int, half: HalfStep, counts: np.ndarray, scale: float
+    ) -> TLASGRState:
+        """Take the Euler step."""
+        state: TLASGRState = half.state
         step = int(state.step_index)
         h = float(as_schedule(self.step_size)(state.step_index))
         shape = counts * np.float32(scale) + np.float32(self.prior)
@@ -81,18 +89,19 @@ class TLASGR:
         return TLASGRState(position, mass, np.asarray(step + 1, np.int32))
 
     def topics(self, state: TLASGRState) -> np.ndarray:
-        """Give the topics."""
+        """Return the topics."""
         return state.position
 
 
 def euler_step(
     rng: np.random.Generator, position: np.ndarray, shape: np.ndarray, time: np.ndarray
 ) -> np.ndarray:
-    r"""Take a step of the diffusion, $t = h/M_k$ for each topic, and go back to the simplex.
+    r"""Take an Euler step of the diffusion, $t = h/M_k$ for each topic, and project to the simplex.
 
     Examples
     --------
-    >>> x = euler_step(np.random.default_rng(0), np.full((3, 2), 1 / 3), np.full((3, 2), 5.0), np.full(2, 0.01))
+    >>> rng, position = np.random.default_rng(0), np.full((3, 2), 1 / 3)
+    >>> x = euler_step(rng, position, np.full((3, 2), 5.0), np.full(2, 0.01))
     >>> x.shape, bool(np.allclose(x.sum(0), 1))
     ((3, 2), True)
     """

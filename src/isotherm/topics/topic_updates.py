@@ -1,20 +1,21 @@
-r"""How topics move: from scaled counts of a batch to the next topics, by any sampler.
+r"""Updates of the topics: from scaled counts of a batch to the next topics, by any sampler.
 
-An `LDAChain` (`isotherm.topics.lda`) asks a *move* where it wants the counts of a batch, lets Gibbs sweeps
-find them, and hands them back. `SamplerMove` makes a move of any sampler of the core: `open` brings
-the position to where the gradient is wanted, `close` takes the gradient and finishes the step
-(`isotherm.types.Halves`). Two compiled calls per step, and what crosses to the host is ready for the kernels.
+An `LDAChain` (`isotherm.topics.lda`) takes a step in two halves. `begin_step` of a *topic update*
+returns the topics at which the counts of a batch are wanted; the chain estimates the counts by
+Gibbs sweeps; `finish_step` turns them into the next state. `SamplerUpdate` makes a topic update of
+any sampler of the core that has one gradient per step (`isotherm.types.Halves`): two compiled calls
+per step, and the topics arrive on the host in the layout of the kernels.
 
-A *form* says what the position of a sampler means. Positions are word-major, $(V, K)$. With
-$\hat n_{kw} = \frac{J}{|S|}\sum_{j\in S} \mathrm E[n_{jkw}]$:
+A *parametrization* defines what the position of a sampler means. Positions are word-major,
+$(V, K)$. With $\hat n_{kw} = \frac{J}{|S|}\sum_{j\in S} \mathrm E[n_{jkw}]$:
 
-| form | topics | gradient |
-| --- | --- | --- |
-| `Natural` | $\phi_{kw} = e^{\theta_{kw}}/\sum_v e^{\theta_{kv}}$ | $(\beta - \theta_{kw})/\sigma^2 + \hat n_{kw} - \phi_{kw}\hat n_{k\cdot}$ |
-| `ExpandedMean` | $\phi_{kw} = \gamma_{kw}/\sum_v\gamma_{kv}$ | $\hat n_{kw} - \phi_{kw}\hat n_{k\cdot}$, with respect to $\log\gamma$, without the prior |
+- `ExpandedNatural`: topics $\phi_{kw} = e^{\theta_{kw}}/\sum_v e^{\theta_{kv}}$, gradient
+  $(\beta - \theta_{kw})/\sigma^2 + \hat n_{kw} - \phi_{kw}\hat n_{k\cdot}$;
+- `ExpandedMean`: topics $\phi_{kw} = \gamma_{kw}/\sum_v\gamma_{kv}$, gradient
+  $\hat n_{kw} - \phi_{kw}\hat n_{k\cdot}$ with respect to $\log\gamma$, without the prior.
 
-The second is what `isotherm.sgrld` wants; the prior is its own. The softmax of the first is blind to a
-constant per topic, which only the prior pins.
+The second is for `isotherm.sgrld`, which adds its own prior. The softmax of the first does not
+change when a constant is added to a topic; only the prior determines that constant.
 """
 
 from dataclasses import dataclass
@@ -27,51 +28,51 @@ import numpy as np
 
 from isotherm import random
 from isotherm.topics import layout
-from isotherm.types import Key, Sampler
+from isotherm.types import Halves, Key, Sampler
 
 
-class Form(Protocol):
-    """What the position of a sampler means; hashable, and equal to no form of another class."""
+class Parametrization(Protocol):
+    """Meaning of a sampler's position; hashable, and different classes compare as different."""
 
-    def start(self, key: Key, shape: tuple[int, int]) -> jax.Array:
-        """Draw a position to start at."""
+    def init(self, key: Key, shape: tuple[int, int]) -> jax.Array:
+        """Draw an initial position."""
         ...
 
-    def place(self, topics: jax.Array) -> jax.Array:
-        """Give a position with these topics, all of them positive."""
+    def from_topics(self, topics: jax.Array) -> jax.Array:
+        """Return a position that has these topics, all of them positive."""
         ...
 
     def topics(self, position: jax.Array) -> jax.Array:
-        """Turn a position into topics; columns sum to 1."""
+        """Return the topics of a position; columns sum to 1."""
         ...
 
     def gradient(self, position: jax.Array, topics: jax.Array, counts: jax.Array) -> jax.Array:
-        """Turn scaled counts into the gradient that the sampler wants."""
+        """Compute the gradient that the sampler needs from scaled counts."""
         ...
 
 
 @dataclass(frozen=True)
-class Natural:
-    r"""Expanded-natural topics: $\theta_{kw} \sim \mathcal N(\beta, \sigma^2)$, $\phi_k = \mathrm{softmax}(\theta_k)$."""
+class ExpandedNatural:
+    r"""Expanded-natural topics: the softmax of $\theta_{kw} \sim \mathcal N(\beta, \sigma^2)$."""
 
     mean: float = 0.1
     variance: float = 1.0
 
-    def start(self, key: Key, shape: tuple[int, int]) -> jax.Array:
+    def init(self, key: Key, shape: tuple[int, int]) -> jax.Array:
         """Draw from the prior."""
         return self.mean + self.variance**0.5 * random.gaussian(key, jnp.zeros(shape))
 
-    def place(self, topics: jax.Array) -> jax.Array:
-        """Take logarithms, with the mean of the prior."""
+    def from_topics(self, topics: jax.Array) -> jax.Array:
+        """Return the logarithms, shifted to the mean of the prior."""
         logs = jnp.log(topics)
         return logs - logs.mean(0, keepdims=True) + self.mean
 
     def topics(self, position: jax.Array) -> jax.Array:
-        """Take the softmax over words."""
+        """Compute the softmax over words."""
         return jax.nn.softmax(position, axis=0)
 
     def gradient(self, position: jax.Array, topics: jax.Array, counts: jax.Array) -> jax.Array:
-        """Give the gradient of the log posterior."""
+        """Compute the gradient of the log posterior."""
         return (
             (self.mean - position) / self.variance + counts - topics * counts.sum(0, keepdims=True)
         )
@@ -81,105 +82,118 @@ class Natural:
 class ExpandedMean:
     r"""Expanded-mean topics: $\gamma_{kw} > 0$, $\phi_k = \gamma_k/\sum_w\gamma_{kw}$."""
 
-    def start(self, key: Key, shape: tuple[int, int]) -> jax.Array:
+    def init(self, key: Key, shape: tuple[int, int]) -> jax.Array:
         """Draw exponential variables."""
         uniform = (random.bits(key, shape) >> 8).astype(jnp.float32) + 0.5
         return -jnp.log(uniform * 2.0**-24)
 
-    def place(self, topics: jax.Array) -> jax.Array:
-        """Give the mean of every topic the value that `start` gives it, 1."""
+    def from_topics(self, topics: jax.Array) -> jax.Array:
+        """Scale every topic to mean 1, the expected value of an initial position."""
         return topics * topics.shape[0]
 
     def topics(self, position: jax.Array) -> jax.Array:
-        """Normalise over words."""
+        """Normalize over words."""
         return position / position.sum(0, keepdims=True)
 
     def gradient(self, position: jax.Array, topics: jax.Array, counts: jax.Array) -> jax.Array:
-        """Give the gradient of the log likelihood with respect to log γ."""
+        """Compute the gradient of the log likelihood with respect to log γ."""
         del position
         return counts - topics * counts.sum(0, keepdims=True)
 
 
-class Opened(NamedTuple):
-    """A step that waits for counts: what to go on with, and the topics to count with."""
+class HalfStep(NamedTuple):
+    """A step that needs the counts of a batch to be finished."""
 
-    inside: Any
+    state: Any
+    """What `finish_step` continues with."""
     rows: np.ndarray
-    """Word-major, padded, float32."""
+    """Topics at which to count: word-major, padded, float32."""
     finite: bool
+    """Whether all topics are finite."""
 
 
-class Move(Protocol):
-    """What a chain of topics needs to know about its sampler."""
+class TopicUpdate(Protocol):
+    """What a chain needs to know about the sampler of its topics."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
         ...
 
-    def start(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
-        """Give the first state of a chain, with topics `(words, topics)`: random, or those of positive counts."""
+    def init(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
+        """Return the initial state of topics `(words, topics)`: random, or from positive counts."""
         ...
 
-    def open(self, seed: int, state: Any) -> Opened:
-        """Go to where counts are wanted; the state given stays good."""
+    def begin_step(self, seed: int, state: Any) -> HalfStep:
+        """Move to where the counts are wanted; `state` stays valid."""
         ...
 
-    def close(self, seed: int, opened: Opened, counts: np.ndarray, scale: float) -> Any:
-        """Take counts `(words, topics)` and what to scale them with; give the next state."""
+    def finish_step(self, seed: int, half: HalfStep, counts: np.ndarray, scale: float) -> Any:
+        """Return the next state, given counts `(words, topics)` and the factor to scale them by."""
         ...
 
     def topics(self, state: Any) -> np.ndarray:
-        """Give the topics of a state, `(words, topics)`."""
+        """Return the topics of a state, `(words, topics)`."""
         ...
+
+
+def require_one_gradient(sampler: Sampler) -> None:
+    """Check that a sampler evaluates exactly one gradient per step."""
+    if sampler.halves is None:
+        raise ValueError(
+            f"{sampler.traits.name} with integrator {sampler.traits.integrator!r} does not have "
+            "exactly one gradient per step, but the Gibbs sweeps over a batch give only one."
+        )
 
 
 @dataclass(frozen=True)
-class SamplerMove:
-    """A sampler of the core as a move. Its own `grad_fn` is not used and may be `None`."""
+class SamplerUpdate:
+    """A sampler of the core as a topic update. Its own `grad_fn` is not used and may be `None`."""
 
     sampler: Sampler
-    form: Form
+    parametrization: Parametrization
 
     def __post_init__(self) -> None:
-        if self.sampler.halves is None:
-            raise ValueError(
-                f"{self.sampler.traits.name} with integrator {self.sampler.traits.integrator!r} does "
-                "not have exactly one gradient per step, but a batch is counted once."
-            )
+        require_one_gradient(self.sampler)
 
     @property
     def name(self) -> str:
-        """Name of the sampler, with its integrator."""
+        """Name of the sampler and its integrator."""
         traits = self.sampler.traits
         return f"{traits.name} {traits.integrator}" if traits.integrator else traits.name
 
-    def start(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
-        """Draw where the chain starts, or start at the topics of the counts."""
+    def init(self, seed: int, shape: tuple[int, int], counts: np.ndarray | None = None) -> Any:
+        """Draw the initial position, or start at the topics of the counts."""
         key = random.fold(jax.random.key(seed), 2)
         if counts is None:
-            return self.sampler.init(self.form.start(random.fold(key, 1), shape), key)
+            return self.sampler.init(self.parametrization.init(random.fold(key, 1), shape), key)
         topics = jnp.asarray(counts / counts.sum(0), jnp.float32)
-        return self.sampler.init(self.form.place(topics), key)
+        return self.sampler.init(self.parametrization.from_topics(topics), key)
 
-    def open(self, seed: int, state: Any) -> Opened:
-        """Go to where the gradient is wanted."""
-        inside, topics, rows, finite = _open(noise_key(seed), state, move=self)
-        return Opened((inside, topics), np.array(rows), bool(finite))
+    def begin_step(self, seed: int, state: Any) -> HalfStep:
+        """Move to where the gradient is wanted."""
+        inside, topics, rows, finite = _begin_step(noise_key(seed), state, update=self)
+        return HalfStep((inside, topics), np.array(rows), bool(finite))
 
-    def close(self, seed: int, opened: Opened, counts: np.ndarray, scale: float) -> Any:
-        """Finish the step."""
-        inside, topics = opened.inside
-        return _close(noise_key(seed), inside, topics, counts, np.float32(scale), move=self)
+    def finish_step(self, seed: int, half: HalfStep, counts: np.ndarray, scale: float) -> Any:
+        """Finish the step with the gradient of the counts."""
+        inside, topics = half.state
+        return _finish_step(noise_key(seed), inside, topics, counts, np.float32(scale), update=self)
 
     def topics(self, state: Any) -> np.ndarray:
-        """Give the topics of a state."""
-        return np.asarray(_topics(state.position, form=self.form))
+        """Return the topics of a state."""
+        return np.asarray(_topics(state.position, parametrization=self.parametrization))
 
 
 def noise_key(seed: int, stream: int = 0) -> Key:
-    """Give the key of a move's noise; moves of one chain take streams of their own."""
+    """Return the key of an update's noise; updates of one chain use different streams."""
     return _fold_noise(np.uint32(seed & 0xFFFFFFFF), stream)
+
+
+def halves_of(sampler: Sampler) -> Halves:
+    """Return the two halves of a step of a sampler with one gradient per step."""
+    assert sampler.halves is not None  # checked by `require_one_gradient`
+    return sampler.halves
 
 
 @jax.jit
@@ -187,20 +201,23 @@ def _fold_noise(seed: jax.Array, stream: int) -> Key:
     return random.fold(jax.random.key(seed), stream)
 
 
-@partial(jax.jit, static_argnames="move")
-def _open(key: Key, state: Any, *, move: SamplerMove):
-    inside = move.sampler.halves.open(random.fold(key, state.step_index), state)  # type: ignore[union-attr]
-    topics = move.form.topics(inside.position)
+@partial(jax.jit, static_argnames="update")
+def _begin_step(key: Key, state: Any, *, update: SamplerUpdate):
+    inside = halves_of(update.sampler).open(random.fold(key, state.step_index), state)
+    topics = update.parametrization.topics(inside.position)
     padding = layout.padded_size(topics.shape[1]) - topics.shape[1]
     rows = jnp.pad(jnp.maximum(topics, layout.TINY).astype(jnp.float32), ((0, 0), (0, padding)))
     return inside, topics, rows, jnp.all(jnp.isfinite(topics.sum(0)))
 
 
-@partial(jax.jit, static_argnames="move", donate_argnums=1)
-def _close(key: Key, inside: Any, topics, counts, scale, *, move: SamplerMove):
-    grads = move.form.gradient(inside.position, topics, scale * counts)
+@partial(jax.jit, static_argnames="update", donate_argnums=1)
+def _finish_step(key: Key, inside: Any, topics, counts, scale, *, update: SamplerUpdate):
+    grads = update.parametrization.gradient(inside.position, topics, scale * counts)
     key = random.fold(key, inside.step_index)
-    return move.sampler.halves.close(key, inside, grads)[0]  # type: ignore[union-attr]
+    return halves_of(update.sampler).close(key, inside, grads)[0]
 
 
-_topics = jax.jit(lambda position, form: form.topics(position), static_argnames="form")
+_topics = jax.jit(
+    lambda position, parametrization: parametrization.topics(position),
+    static_argnames="parametrization",
+)

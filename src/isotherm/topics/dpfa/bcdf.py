@@ -1,20 +1,24 @@
-r"""Deep Poisson factor analysis by Bayesian conditional density filtering: one pass over a stream, no step size.
+r"""Deep Poisson factor analysis by Bayesian conditional density filtering: one pass, no step size.
 
-What documents of the past say about the parameters is kept as sums: counts of words per topic, moments of the regressions
-of the binary layers, tables, tokens and uses of each topic. A batch arrives; in `rounds` rounds the parameters are drawn from their
-exact conditionals (`isotherm.topics.dpfa.conjugate`, `isotherm.topics.dpfa.rates`) given the sums of the past *and* of the batch as it stands, and the batch's local
-variables are swept given the parameters. Then the batch's sums, averaged over the rounds after `burn_in`, are added to those of the past and
-the batch is forgotten.
+The filter keeps sufficient statistics of all past documents: counts of words per topic, moments of
+the regressions of the binary layers, and the tables, tokens and uses of each topic. For each batch
+it runs `rounds` rounds. In a round, the parameters are drawn from their exact conditionals
+(`isotherm.topics.dpfa.conjugate`, `isotherm.topics.dpfa.rates`) given the statistics of the past
+*and* the current statistics of the batch; then the local variables of the batch are swept given the
+parameters. The statistics of the batch, averaged over the rounds after `burn_in`, are added to
+those of the past, and the batch is discarded.
 
-Pólya-Gamma variables and tables are drawn at the parameters of their own round, and not again: that is the approximation. Nothing is scaled and
-nothing of the past is forgotten. With depth 1 this is NB-FTM by BCDF, with a normal prior on the logits.
+The approximation is that Pólya-Gamma variables and tables are drawn at the parameters of their own
+round and never redrawn. Nothing is scaled, and statistics of the past are not discounted. With
+depth 1 this is NB-FTM by BCDF, with a normal prior on the logits.
 
 References
 ----------
 Guhaniyogi, Qamar & Dunson (2014), *Bayesian conditional density filtering*.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,18 +27,20 @@ from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import conjugate, local_gibbs, rates
 from isotherm.topics.dpfa.belief_network import Network
 from isotherm.topics.dpfa.conjugate import Moments
-from isotherm.topics.dpfa.gibbs import (
-    arrays_parameters,
-    as_rates,
-    first_parameters,
-    parameter_arrays,
-)
+from isotherm.topics.dpfa.gibbs import as_rates, first_parameters
 from isotherm.topics.dpfa.initialization import Start
-from isotherm.topics.dpfa.model import DPFA, Parameters
+from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
+from isotherm.topics.state import (
+    StateDict,
+    join_states,
+    load_tree,
+    split_state,
+    tree_state_dict,
+)
 
 
-class Sums(NamedTuple):
-    """What some documents say."""
+class SufficientStatistics(NamedTuple):
+    """Sums over documents that determine the conditionals of the parameters."""
 
     words: np.ndarray
     """Counts (words, topics)."""
@@ -42,27 +48,28 @@ class Sums(NamedTuple):
     tables: np.ndarray
     tokens: np.ndarray
     used: np.ndarray
-    """Documents in which each topic is on."""
+    """Number of documents in which each topic is on."""
 
 
 class DPFAFilter:
-    """Parameters of a stream.
+    """Conditional density filter for the parameters of a stream.
 
     Parameters
     ----------
     model
         The model.
     rounds, burn_in
-        Draws of the parameters per batch, and how many of them are not averaged.
+        Draws of the parameters per batch, and how many of them are discarded.
     sweeps
-        Sweeps over the batch per round.
+        Gibbs sweeps over the batch per round.
     start
-        What the first documents said (`isotherm.topics.dpfa.initialization.learn_start`): their words count as those of the past, what the
-        binary layers would have been does not. Without it topics start at random.
+        Initialization from the first documents (`isotherm.topics.dpfa.initialization.learn_start`).
+        Their counts of words are part of the past, but they add nothing to the statistics of the
+        binary layers. Without it topics start at random.
     seed
-        Which random numbers.
+        Seed of all random numbers.
     threads
-        At most so many, for the sweeps.
+        Maximum number of threads for the sweeps.
 
     Examples
     --------
@@ -84,33 +91,35 @@ class DPFAFilter:
         seed: int = 0,
         threads: int = 1,
     ) -> None:
-        local_gibbs.keep_places(rounds, burn_in, 1)
-        local_gibbs.keep_places(sweeps, 0, 1)
+        local_gibbs.kept_sweep_index(rounds, burn_in, 1)
+        local_gibbs.kept_sweep_index(sweeps, 0, 1)
         self.model, self.rounds, self.burn_in = model, rounds, burn_in
         self.sweeps, self.seed, self.threads = sweeps, seed, threads
         self.current = first_parameters(model, seed, start)
-        self.past, self.num_batches, self.documents_seen = self._nothing(), 0, 0
+        self.statistics = self._zero_statistics()
+        self.num_batches = self.documents_seen = 0
         if start is not None:
-            self.past = self.past._replace(words=start.counts.astype(float))
+            self.statistics = self.statistics._replace(words=start.counts.astype(float))
             self.documents_seen = start.documents
         self.on_rates = np.full(model.depth, np.nan)
+        """Fraction of units that were on in the last batch, per layer."""
 
-    def _nothing(self) -> Sums:
+    def _zero_statistics(self) -> SufficientStatistics:
         size = self.model.num_topics
         zeros = np.zeros((3, size))
-        moments = conjugate.no_moments(self.model.layers)
-        return Sums(np.zeros((self.model.num_words, size)), moments, *zeros)
+        moments = conjugate.zero_moments(self.model.layers)
+        return SufficientStatistics(np.zeros((self.model.num_words, size)), moments, *zeros)
 
     def step(self, batch: Corpus) -> None:
         """Learn from a batch."""
         self.model.require_documents("batch", batch)
         rng = counter_rng.generator(self.seed, "rates", self.num_batches)
-        local, present, mean, found = None, None, self._nothing(), None
-        share = 1 / (self.rounds - self.burn_in)
+        local, current, mean, result = None, None, self._zero_statistics(), None
+        weight = 1 / (self.rounds - self.burn_in)
         for i in range(self.rounds):
-            if present is not None:
-                self._draw(rng, add(self.past, present))
-            found = local_gibbs.sweep(
+            if current is not None:
+                self.current = self._draw(rng, add(self.statistics, current))
+            result = local_gibbs.sweep(
                 local_gibbs.prepare_parameters(self.current),
                 batch,
                 sweeps=self.sweeps,
@@ -121,19 +130,21 @@ class DPFAFilter:
                 state=local,
                 threads=self.threads,
             )
-            local, present = found.state, self._sums(rng, found)
+            local, current = result.state, self._batch_statistics(rng, result)
             if i >= self.burn_in:
-                mean = add(mean, present, share)
-        assert found is not None  # there is a round
-        self.past, self.on_rates = add(self.past, mean), found.on_rates()
+                mean = add(mean, current, weight)
+        assert result is not None  # `rounds` is at least 1
+        self.statistics, self.on_rates = add(self.statistics, mean), result.on_rates()
         self.num_batches += 1
         self.documents_seen += len(batch)
 
-    def _sums(self, rng: np.random.Generator, found: local_gibbs.Swept) -> Sums:
-        words = found.all_word_counts(self.model.num_words).astype(float)
-        units, network = tuple(x[0] for x in found.units), Network(*self.current[1:3])
-        counts = found.counts[0]
-        return Sums(
+    def _batch_statistics(
+        self, rng: np.random.Generator, result: local_gibbs.SweepResult
+    ) -> SufficientStatistics:
+        words = result.all_word_counts(self.model.num_words).astype(float)
+        units, network = tuple(x[0] for x in result.units), Network(*self.current[1:3])
+        counts = result.counts[0]
+        return SufficientStatistics(
             words,
             conjugate.draw_moments(rng, network, units),
             rates.draw_tables(rng, counts, self.current.rates),
@@ -141,48 +152,43 @@ class DPFAFilter:
             units[0].sum(0).astype(float),
         )
 
-    def _draw(self, rng: np.random.Generator, sums: Sums) -> None:
-        topics = conjugate.draw_topics(rng, sums.words, self.model.eta)
-        network = conjugate.draw_network(rng, sums.moments)
-        moved = rates.draw_given(
-            self.model, rng, as_rates(self.current), sums.tables, sums.tokens, sums.used
-        )
-        self.current = Parameters(topics, *network, moved.rates, moved.gamma0, moved.p)
+    def _draw(self, rng: np.random.Generator, statistics: SufficientStatistics) -> Parameters:
+        words, moments, *sums = statistics
+        topics = conjugate.draw_topics(rng, words, self.model.eta)
+        network = conjugate.draw_network(rng, moments)
+        new = rates.draw_from_sums(self.model, rng, as_rates(self.current), *sums)
+        return Parameters(topics, *network, new.rates, new.gamma0, new.p)
 
     def parameters(self) -> Parameters:
-        """Give the last draw."""
+        """Return the last draw."""
         return self.current
 
     def draw(self, index: int = 0) -> Parameters:
-        """Draw parameters given all documents so far; another `index` is another draw."""
+        """Draw parameters given all documents so far; each `index` gives an independent draw."""
         rng = counter_rng.generator(self.seed, "topics", self.num_batches * 2**20 + index)
-        old = self.current
-        self._draw(rng, self.past)
-        found, self.current = self.current, old
-        return found
+        return self._draw(rng, self.statistics)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Give what it takes to go on, as arrays by name."""
-        found = parameter_arrays(self.current)
-        found |= {f"past{i}": x.copy() for i, x in enumerate(_leaves(self.past))}
-        return found | {"numbers": np.array([self.num_batches, self.documents_seen])}
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume, as arrays by name."""
+        numbers = {"num_batches": self.num_batches, "documents_seen": self.documents_seen}
+        return join_states(
+            parameters=parameter_arrays(self.current),
+            statistics=tree_state_dict(self.statistics),
+        ) | {name: np.array(number) for name, number in numbers.items()}
 
-    def restore(self, arrays: dict[str, Any]) -> None:
-        """Go on from the arrays of a filter with the same settings, bit for bit."""
-        self.current = arrays_parameters(arrays, self.model)
-        leaves = [np.array(arrays[f"past{i}"]) for i in range(4 + 2 * self.model.depth)]
-        depth = self.model.depth
-        moments = Moments(tuple(leaves[1 : 1 + depth]), tuple(leaves[1 + depth : 1 + 2 * depth]))
-        self.past = Sums(leaves[0], moments, *leaves[1 + 2 * depth :])
-        self.num_batches, self.documents_seen = (int(n) for n in arrays["numbers"])
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from the state of a filter with the same settings, bit for bit."""
+        self.current = self.model.parameters_from(split_state(state, "parameters"))
+        mismatch = "`state` has another vocabulary or other layers than the model."
+        self.statistics = load_tree(self.statistics, split_state(state, "statistics"), mismatch)
+        self.num_batches = int(state["num_batches"])
+        self.documents_seen = int(state["documents_seen"])
 
 
-def _leaves(sums: Sums) -> list[np.ndarray]:
-    return [sums.words, *sums.moments.precision, *sums.moments.shift, *sums[2:]]
-
-
-def add(a: Sums, b: Sums, scale: float = 1.0) -> Sums:
-    """Compute the sums of `a` and `scale` times `b`."""
+def add(
+    a: SufficientStatistics, b: SufficientStatistics, scale: float = 1.0
+) -> SufficientStatistics:
+    """Return `a` plus `scale` times `b`."""
     moments = conjugate.add_moments(a.moments, b.moments, scale)
     tables, tokens, used = (x + scale * y for x, y in zip(a[2:], b[2:], strict=True))
-    return Sums(a.words + scale * b.words, moments, tables, tokens, used)
+    return SufficientStatistics(a.words + scale * b.words, moments, tables, tokens, used)

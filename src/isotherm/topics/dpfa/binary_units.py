@@ -1,18 +1,23 @@
-r"""Exact Gibbs flips of binary units by products, without a logarithm.
+r"""Exact Gibbs updates of binary units by products of odds, without logarithms.
 
-Unit $k$ of a layer has children $j$ with logits $\psi_j$ and weights $w_{jk}$. Write $E_j = e^{\psi_j}$,
-$s_j = \sigma(\psi_j)$, $t_j = 1 - s_j$ with $\psi_j$ as it stands. Because
-$\log p(h_j \mid \psi_j) = h_j\psi_j - \log(1 + e^{\psi_j})$, the odds that the unit is on are
+Unit $k$ of a layer has children $j$ with logits $\psi_j$ and weights $w_{jk}$. Write
+$E_j = e^{\psi_j}$, $s_j = \sigma(\psi_j)$, $t_j = 1 - s_j$ with the current value of $\psi_j$.
+Because $\log p(h_j \mid \psi_j) = h_j\psi_j - \log(1 + e^{\psi_j})$, the odds that the unit is on
+are
 
-$$ \frac{\Pr(\text{on} \mid \text{rest})}{\Pr(\text{off} \mid \text{rest})} = E_k\,\prod_{j:\,h_j = 1} e^{w_{jk}} \times
+$$ \frac{\Pr(\text{on} \mid \text{rest})}{\Pr(\text{off} \mid \text{rest})} =
+   E_k\,\prod_{j:\,h_j = 1} e^{w_{jk}} \times
    \begin{cases} \prod_j (t_j + s_j e^{w_{jk}})^{-1} & \text{if it is off,} \\
                  \prod_j (t_j + s_j e^{-w_{jk}}) & \text{if it is on,} \end{cases} $$
 
-with $E_k$ of its own prior logit. All factors are positive sums of positive numbers in float64, so nothing cancels: with $m$ children
-the relative error of the odds is below $(4m + 8)\,2^{-53}$, plus $2^{-53}$ for each flip since $E$ was last computed afresh. That is 1e-13 for 128 children,
-and no augmentation variable is drawn. Products stay in range while sums of absolute weights stay below `LIMIT`.
+where $E_k$ belongs to the unit's own prior logit. All factors are sums of positive float64 numbers,
+so there is no cancellation: with $m$ children the relative error of the odds is below
+$(4m + 8)\,2^{-53}$, plus $2^{-53}$ for each flip since $E$ was last recomputed. That is 1e-13 for
+128 children, and no augmentation variable is drawn. Products do not overflow while sums of absolute
+weights stay below `LIMIT`.
 
-The product is written out in eight lanes in a fixed order, so it has the same bits on every processor.
+The product is computed in eight SIMD lanes in a fixed order, so it has the same bits on every
+processor.
 """
 
 from typing import Any
@@ -24,19 +29,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LIMIT = 200.0
-"""Largest sum of absolute weights and bias that a unit may have, towards its parents or its children."""
+"""Upper limit for the absolute weights to a unit's parents (with its bias) or children, summed."""
 LANES = 8
 _F64, _I32, _I64 = ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F64, LANES)
 
 
 def _load(builder: Any, pointer: Any, index: Any) -> Any:
-    place = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
-    return builder.load(place, align=8)
+    address = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+    return builder.load(address, align=8)
 
 
-def _fold(builder: Any, lanes: Any) -> Any:
-    """Multiply all lanes: halves, quarters, pairs."""
+def _product_of_lanes(builder: Any, lanes: Any) -> Any:
+    """Multiply all lanes pairwise, in three steps."""
     for half in (4, 2, 1):
         picks = ir.Constant(ir.VectorType(_I32, LANES), [(i + half) % LANES for i in range(LANES)])
         lanes = builder.fmul(lanes, builder.shuffle_vector(lanes, lanes, picks))
@@ -46,7 +51,7 @@ def _fold(builder: Any, lanes: Any) -> Any:
 def _mixture_product(typing_context: Any, t: Any, s: Any, factors: Any, row: Any, size: Any) -> Any:
     """Compute the product of `t[j] + s[j] * factors[row, j]` for `j < size`, a multiple of 8.
 
-    All in float64 and contiguous. For use inside compiled code.
+    Arrays are float64 and contiguous. For use inside compiled code.
     """
     signature = types.float64(t, s, factors, types.int64, types.int64)
 
@@ -63,7 +68,7 @@ def _mixture_product(typing_context: Any, t: Any, s: Any, factors: Any, row: Any
             term = builder.fmul(_load(builder, s.data, j), _load(builder, start, j))
             term = builder.fadd(_load(builder, t.data, j), term)
             builder.store(builder.fmul(builder.load(total), term), total)
-        return _fold(builder, builder.load(total))
+        return _product_of_lanes(builder, builder.load(total))
 
     return signature, codegen
 
@@ -73,7 +78,7 @@ mixture_product: Any = intrinsic(_mixture_product)
 
 @njit(error_model="numpy")
 def split(odds, s, t, size):
-    """Turn odds into probabilities of on (`s`) and off (`t`), without cancellation."""
+    """Convert odds to probabilities of on (`s`) and off (`t`), without cancellation."""
     for j in range(size):
         t[j] = 1.0 / (1.0 + odds[j])
         s[j] = odds[j] * t[j]
@@ -81,24 +86,13 @@ def split(odds, s, t, size):
 
 @njit(error_model="numpy")
 def multiply(odds, factors, row, size):
-    """Multiply odds by a row of factors, in place."""
+    """Multiply odds by a row of factors, in address."""
     for j in range(size):
         odds[j] *= factors[row, j]
 
 
-def rounded(size: int) -> int:
-    """Round a number of units up to whole lanes of the topics' blocks.
-
-    Examples
-    --------
-    >>> rounded(5), rounded(64)
-    (16, 64)
-    """
-    return int(-(-size // 16) * 16)
-
-
 def exponentials(weights: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Lay $e^{w}$ out in a larger array; the rest is 1."""
+    """Return $e^{w}$ in a larger array, padded with ones."""
     out = np.ones(shape)
     out[: weights.shape[0], : weights.shape[1]] = np.exp(weights, dtype=np.float64)
     return out

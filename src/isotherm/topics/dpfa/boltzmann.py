@@ -1,23 +1,34 @@
-r"""Deep Poisson factor analysis with a deep Boltzmann machine in the place of the belief network: DPFA-RBM.
+r"""DPFA-RBM: deep Poisson factor analysis with a deep Boltzmann machine for the binary layers.
 
-Words, topics and intensities are those of `isotherm.topics.dpfa.model`. The binary layers have the energy
+Words, topics and intensities are those of `isotherm.topics.dpfa.model`. The binary layers have the
+energy
 
-$$ -\log p(h) = \text{const} - \sum_\ell c^{(\ell)\top}h^{(\ell)} - \sum_\ell h^{(\ell)\top}W^{(\ell)}h^{(\ell+1)} . $$
+$$ -\log p(h) = \text{const} - \sum_\ell c^{(\ell)\top}h^{(\ell)}
+   - \sum_\ell h^{(\ell)\top}W^{(\ell)}h^{(\ell+1)} . $$
 
-Documents are swept by their exact conditionals (`isotherm.topics.dpfa.boltzmann_kernels`). Topics move by a thermostat, weights and biases by
-contrastive divergence (`isotherm.topics.dpfa.boltzmann_network`), $r$, $\gamma_0$ and $p$ as they do everywhere (`isotherm.topics.dpfa.rates`).
-Topics are expanded-natural with $e^{\theta_{kw}} \sim \Gamma(\eta, 1)$, so that $\phi_k \sim \mathrm{Dir}(\eta)$ as in the model.
+Documents are swept by their exact conditionals (`isotherm.topics.dpfa.boltzmann_kernels`). Topics
+are updated by a thermostat, weights and biases by contrastive divergence
+(`isotherm.topics.dpfa.boltzmann_network`), and $r$, $\gamma_0$ and $p$ as in the other models
+(`isotherm.topics.dpfa.rates`). Topics are expanded-natural with
+$e^{\theta_{kw}} \sim \Gamma(\eta, 1)$, so that $\phi_k \sim \mathrm{Dir}(\eta)$ as in the model.
 
-Where the authors' MATLAB does otherwise, this follows the paper and the mathematics. There, layer 1 is drawn from a mean-field layer 2, and the free sweep of
-contrastive divergence runs on probabilities: here both are states, so a sweep leaves the posterior as it is. There the update of the top biases is computed
-and never applied, and statistics are of the last sweep only: here all biases learn, from all sweeps that are kept. There the
-prior gradient of the topics is $\eta - 1 - e^\theta$, without the Jacobian: here it is $\eta - e^\theta$. There a gradient serves 50 steps, and counts are scaled to a fixed million of
-documents: here a step has its own gradient, at the scale `data_size`. There weights are averaged for the test, unevenly, and test documents have no
-burn-in: here `DPFAScore`, given the kernel, averages the predictions of draws, after a burn-in.
+Where the authors' MATLAB code differs from the paper, this module follows the paper:
+
+- In their code layer 1 is drawn given a mean-field layer 2, and the free sweep of contrastive
+  divergence uses probabilities. Here both use states, so a sweep leaves the posterior invariant.
+- In their code the update of the top biases is computed but not applied, and statistics are of the
+  last sweep only. Here all biases learn, from all kept sweeps.
+- Their prior gradient of the topics is $\eta - 1 - e^\theta$, without the Jacobian. Here it is
+  $\eta - e^\theta$.
+- In their code a gradient is used for 50 steps, and counts are scaled to one million documents.
+  Here each step has its own gradient, scaled to `data_size`.
+- In their code weights are averaged unevenly for the test, and test documents have no burn-in. Here
+  `DPFAScore` averages the predictions of draws, after a burn-in.
 
 References
 ----------
-Gan, Chen, Henao, Carlson & Carin (2015), *Scalable deep Poisson factor analysis for topic modeling*, ICML.
+Gan, Chen, Henao, Carlson & Carin (2015), *Scalable deep Poisson factor analysis for topic
+modeling*, ICML.
 """
 
 from typing import Any
@@ -26,34 +37,36 @@ import optax
 
 from isotherm.topics.dpfa import boltzmann_kernels
 from isotherm.topics.dpfa.boltzmann_network import OPTIMISER, ContrastiveDivergence
-from isotherm.topics.dpfa.boltzmann_topics import THERMOSTAT, InnerSteps, LogGamma
+from isotherm.topics.dpfa.boltzmann_topics import THERMOSTAT, LogGamma, MultiStepUpdate
 from isotherm.topics.dpfa.initialization import Start
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.lda import as_move
-from isotherm.topics.topic_updates import ExpandedMean, Form, Move
+from isotherm.topics.lda import as_topic_update
+from isotherm.topics.topic_updates import ExpandedMean, Parametrization, TopicUpdate
 from isotherm.types import Sampler, ScalarOrSchedule
 
 
 class DPFABoltzmann(DPFAChain):
-    r"""A chain of topics and rates, and weights that learn beside it.
+    r"""A Markov chain of topics and rates, with point estimates of weights and biases.
 
     Parameters
     ----------
     model
         The model; its layers are those of the Boltzmann machine.
     topics
-        What moves the topics, as in `DPFAChain`; by default the paper's mSGNHT-E with $h = 10^{-4}$, $D = 40$.
+        Sampler of the topics, as in `DPFAChain`; by default the paper's mSGNHT-E with
+        $h = 10^{-4}$, $D = 40$.
     data_size
-        $J$, the number of documents the posterior is given.
-    form
-        What a position of the topics' sampler means; by default `LogGamma(model.eta)` (`ExpandedMean()` for `isotherm.sgrld`).
+        $J$, the number of documents that the posterior is conditioned on.
+    parametrization
+        What the position of the topics' sampler means; by default `LogGamma(model.eta)`
+        (`ExpandedMean()` for `isotherm.sgrld`).
     inner_steps
         Steps of the topics' sampler per batch.
     divergence_steps
-        $k$, free sweeps of contrastive divergence.
+        $k$, the number of free sweeps of contrastive divergence.
     optimiser
-        Any of optax. It gets the gradient of the mean loss per document.
+        An optax optimizer. It gets the gradient of the mean loss per document.
     start, rate_step, sweeps, burn_in, thin, score_every, seed, threads, shared
         As in `DPFAChain`.
 
@@ -69,16 +82,16 @@ class DPFABoltzmann(DPFAChain):
     """
 
     kernel: Any = staticmethod(boltzmann_kernels.sweep_documents)
-    step_hint = "Try a smaller rate of the `optimiser`."
+    divergence_hint = "Try a smaller learning rate of the `optimiser`."
 
     def __init__(
         self,
         model: DPFA,
-        topics: Sampler | Move | None = None,
+        topics: Sampler | TopicUpdate | None = None,
         *,
         data_size: float,
         start: Start | None = None,
-        form: Form | None = None,
+        parametrization: Parametrization | None = None,
         inner_steps: int = 1,
         divergence_steps: int = 1,
         optimiser: optax.GradientTransformation = OPTIMISER,
@@ -91,10 +104,12 @@ class DPFABoltzmann(DPFAChain):
         threads: int = 1,
         shared: bool = False,
     ) -> None:
-        move = _as_move(THERMOSTAT if topics is None else topics, form, inner_steps, model.eta)
+        update = _as_topic_update(
+            THERMOSTAT if topics is None else topics, parametrization, inner_steps, model.eta
+        )
         super().__init__(
             model,
-            move,
+            update,
             data_size=data_size,
             start=start,
             rate_step=rate_step,
@@ -106,15 +121,20 @@ class DPFABoltzmann(DPFAChain):
             threads=threads,
             shared=shared,
         )
-        self.network_move = ContrastiveDivergence(divergence_steps, optimiser)
-        self.network_state = self.network_move.start(self.network_state.position)
+        self.network_update = ContrastiveDivergence(divergence_steps, optimiser)
+        self.network_state = self.network_update.init(self.network_state.position)
 
 
-def _as_move(topics: Sampler | Move, form: Form | None, inner_steps: int, eta: float) -> Move:
+def _as_topic_update(
+    topics: Sampler | TopicUpdate,
+    parametrization: Parametrization | None,
+    inner_steps: int,
+    eta: float,
+) -> TopicUpdate:
     if not isinstance(topics, Sampler):
         if inner_steps != 1:
             raise ValueError(f"`inner_steps` is for samplers of the core, not for {topics.name}.")
-        return as_move(topics, form)
-    if form is None:
-        form = ExpandedMean() if topics.traits.name == "sgrld" else LogGamma(eta)
-    return InnerSteps(topics, form, inner_steps)
+        return as_topic_update(topics, parametrization)
+    if parametrization is None:
+        parametrization = ExpandedMean() if topics.traits.name == "sgrld" else LogGamma(eta)
+    return MultiStepUpdate(topics, parametrization, inner_steps)

@@ -1,17 +1,21 @@
 r"""Gibbs sweeps over documents whose binary layers are a deep Boltzmann machine, in Numba.
 
-$$ p(h) \propto \exp\Bigl(\sum_\ell c^{(\ell)\top}h^{(\ell)} + \sum_\ell h^{(\ell)\top}W^{(\ell)}h^{(\ell+1)}\Bigr) $$
+$$ p(h) \propto \exp\Bigl(\sum_\ell c^{(\ell)\top}h^{(\ell)}
+   + \sum_\ell h^{(\ell)\top}W^{(\ell)}h^{(\ell+1)}\Bigr) $$
 
-Given layer 2 the units of layer 1 are independent with logits $W^{(1)}h^{(2)} + c^{(1)}$, as in the belief network. So tokens and layer 1 are
-drawn by the formulas of `isotherm.topics.dpfa.kernels`. A unit of any other layer hears its neighbours on both sides and nothing else,
+Given layer 2 the units of layer 1 are independent with logits $W^{(1)}h^{(2)} + c^{(1)}$, as in the
+belief network. So tokens and layer 1 are drawn by the formulas of `isotherm.topics.dpfa.kernels`. A
+unit of any other layer depends only on the two neighbouring layers,
 
 $$ \log\frac{\Pr(h^{(\ell)}_k = 1 \mid \text{rest})}{\Pr(h^{(\ell)}_k = 0 \mid \text{rest})} =
    c^{(\ell)}_k + \sum_j W^{(\ell)}_{kj}h^{(\ell+1)}_j + \sum_i W^{(\ell-1)}_{ik}h^{(\ell-1)}_i , $$
 
-without the normalising terms of a belief network, so a layer is drawn at once. A sweep leaves $p(z, h \mid x)$ as it is.
+without the normalizing terms of a belief network, so all units of a layer are drawn at once. A
+sweep leaves $p(z, h \mid x)$ invariant.
 
-Arguments are those of `isotherm.topics.dpfa.kernels.sweep_documents`; `down` is not used. Numba looks only at this file to see whether compiled code is
-stale: after a change in `kernels.py` or `units.py`, touch this one.
+Arguments are those of `isotherm.topics.dpfa.kernels.sweep_documents`; `down` is not used. Numba
+only looks at this file to decide whether compiled code is stale: after a change in `kernels.py` or
+`binary_units.py`, touch this file.
 """
 
 import numpy as np
@@ -20,18 +24,18 @@ from numba import njit
 from isotherm.topics.counter_rng import increment
 from isotherm.topics.dpfa.binary_units import multiply
 from isotherm.topics.dpfa.kernels import (
-    chance,
-    draw_first,
+    draw_first_layer,
+    expand_tokens,
     fill_odds,
-    keep,
-    lay_out,
+    store_sweep,
     sweep_tokens,
+    uniform53,
 )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_layer(odds, bias, up, of_child, units, layer, sizes, width):
-    """Compute the odds of a layer from the units on both sides of it."""
+    """Compute the odds of a layer's units from the layers above and below."""
     fill_odds(odds, bias, up, units, layer, sizes, width)
     if layer > 0:
         for i in range(sizes[layer - 1]):
@@ -41,10 +45,10 @@ def fill_layer(odds, bias, up, of_child, units, layer, sizes, width):
 
 @njit(error_model="numpy")
 def draw_layer(odds, units, layer, sizes, state, gamma):
-    """Draw all units of a layer by their odds; returns the stream's state."""
+    """Draw all units of a layer with given odds; return the stream's state."""
     for k in range(sizes[layer]):
         state += gamma
-        units[layer, k] = chance(state) * (1.0 + odds[layer, k]) < odds[layer, k]
+        units[layer, k] = uniform53(state) * (1.0 + odds[layer, k]) < odds[layer, k]
     return state
 
 
@@ -55,13 +59,13 @@ def sweep_documents(
     indptr,
     indices,
     counts,
-    slots,
+    word_rows,
     starts,
     token_starts,
     topics,
     rates,
     p,
-    zero,
+    prob_no_tokens,
     bias,
     up,
     down,
@@ -70,38 +74,39 @@ def sweep_documents(
     assignments,
     units,
     fresh,
-    keeps,
+    kept_index,
     theta,
     kept_counts,
     kept_units,
-    tally,
+    word_topics,
 ):
-    """Sweep documents `first` to `last - 1`, `len(keeps)` times.
+    """Sweep documents `first` to `last - 1`, `len(kept_index)` times.
 
-    With `fresh` the layers above the first are filled in from the top down, and a sweep that fills in assignments comes first.
+    With `fresh` the layers above the first are initialized from the top down, and a sweep that
+    initializes the assignments comes before all others.
     """
     num_topics, top, width = len(rates), len(sizes) - 1, bias.shape[1]
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
-    empty, idle = np.zeros(num_topics, np.float32), np.empty(num_topics, np.float64)
+    unused_weight, on_if_unused = np.zeros(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds = np.empty((top + 1, width))
     longest = 0
     for j in range(first, last):
         longest = max(longest, token_starts[j + 1] - token_starts[j])
     words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    tallies = len(tally) > 0
+    count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]
-        length = lay_out(
-            j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n
+        length = expand_tokens(
+            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
         )
-        state, gamma, mine = starts[j], increment(starts[j]), units[j]
+        state, gamma, doc_units = starts[j], increment(starts[j]), units[j]
         if fresh:
             for layer in range(top, 0, -1):
-                fill_odds(odds, bias, up, mine, layer, sizes, width)
-                state = draw_layer(odds, mine, layer, sizes, state, gamma)
-        for sweep in range(-fresh, len(keeps)):
-            kept = sweep >= 0 and keeps[sweep] >= 0
-            fill_odds(odds, bias, up, mine, 0, sizes, width)
+                fill_odds(odds, bias, up, doc_units, layer, sizes, width)
+                state = draw_layer(odds, doc_units, layer, sizes, state, gamma)
+        for sweep in range(-fresh, len(kept_index)):
+            kept = sweep >= 0 and kept_index[sweep] >= 0
+            fill_odds(odds, bias, up, doc_units, 0, sizes, width)
             state = sweep_tokens(
                 length,
                 begin,
@@ -111,21 +116,31 @@ def sweep_documents(
                 topics,
                 rates,
                 p,
-                zero,
+                prob_no_tokens,
                 odds,
                 sizes,
                 n,
                 weights,
-                empty,
-                idle,
-                tally,
-                kept and tallies,
+                unused_weight,
+                on_if_unused,
+                word_topics,
+                kept and count_words,
                 state,
                 gamma,
             )
-            state = draw_first(mine, n, idle, sizes, state, gamma)
+            state = draw_first_layer(doc_units, n, on_if_unused, sizes, state, gamma)
             for layer in range(1, top + 1):
-                fill_layer(odds, bias, up, of_child, mine, layer, sizes, width)
-                state = draw_layer(odds, mine, layer, sizes, state, gamma)
+                fill_layer(odds, bias, up, of_child, doc_units, layer, sizes, width)
+                state = draw_layer(odds, doc_units, layer, sizes, state, gamma)
             if kept:
-                keep(keeps[sweep], j, n, mine, weights, sizes, theta, kept_counts, kept_units)
+                store_sweep(
+                    kept_index[sweep],
+                    j,
+                    n,
+                    doc_units,
+                    weights,
+                    sizes,
+                    theta,
+                    kept_counts,
+                    kept_units,
+                )

@@ -1,16 +1,19 @@
 r"""Exact draws of topics, weights and biases given counts and binary layers.
 
-Topics: $\phi_k \mid n \sim \mathrm{Dir}(\eta + n_k)$. Weights: unit $k$ of layer $\ell$ is a logistic regression on
-$x_j = (h^{(\ell+1)}_j, 1)$, at the top on the 1 alone. With a Pólya-Gamma variable $\omega_{kj} \sim \mathrm{PG}(1, \psi_{kj})$ per unit and document,
+Topics: $\phi_k \mid n \sim \mathrm{Dir}(\eta + n_k)$. Weights: unit $k$ of layer $\ell$ is a
+logistic regression on $x_j = (h^{(\ell+1)}_j, 1)$, at the top layer on the constant 1 only. With a
+Pólya-Gamma variable $\omega_{kj} \sim \mathrm{PG}(1, \psi_{kj})$ per unit and document,
 
 $$ (w_k, c_k) \mid \omega \sim \mathcal N(P_k^{-1}v_k,\ P_k^{-1}), \qquad
    P_k = I + \sum_j \omega_{kj}x_jx_j^\top, \quad v_k = \sum_j (h_{kj} - \tfrac12)\,x_j , $$
 
-all weights of a unit at once. `Moments` are the two sums; they add up over batches, which is what filtering needs.
+jointly for all weights of a unit. `Moments` are the two sums, which are additive over batches, as
+filtering needs.
 
 References
 ----------
-Polson, Scott & Windle (2013), *Bayesian inference for logistic models using Pólya-Gamma latent variables*, JASA.
+Polson, Scott & Windle (2013), *Bayesian inference for logistic models using Pólya-Gamma latent
+variables*, JASA.
 """
 
 from typing import NamedTuple
@@ -21,7 +24,7 @@ from isotherm.models.polya_gamma import polya_gamma
 from isotherm.topics.dpfa.belief_network import Network
 
 _CHUNK = 512
-"""Documents whose products $xx^\top$ are in memory at a time."""
+"""Number of documents whose products are in memory at a time."""
 
 
 class Moments(NamedTuple):
@@ -33,8 +36,8 @@ class Moments(NamedTuple):
     r"""$\sum_j(h_{kj} - \frac12)x_j$, (units, inputs)."""
 
 
-def no_moments(layers: tuple[int, ...]) -> Moments:
-    """Give the sums over no documents."""
+def zero_moments(layers: tuple[int, ...]) -> Moments:
+    """Return the sums over no documents: zeros."""
     inputs = [*(size + 1 for size in layers[1:]), 1]
     shapes = list(zip(layers, inputs, strict=True))
     return Moments(
@@ -45,7 +48,7 @@ def no_moments(layers: tuple[int, ...]) -> Moments:
 def draw_moments(
     rng: np.random.Generator, network: Network, units: tuple[np.ndarray, ...]
 ) -> Moments:
-    """Draw Pólya-Gamma variables for layers (rows, units) and sum over the rows."""
+    """Draw Pólya-Gamma variables for layers (rows, units) and compute the sums over rows."""
     precision, shift = [], []
     for layer, h in enumerate(units):
         x, w = np.ones((len(h), 1)), network.biases[layer][:, None]
@@ -64,7 +67,7 @@ def draw_moments(
 
 
 def add_moments(a: Moments, b: Moments, scale: float = 1.0) -> Moments:
-    """Add `scale` times `b` to `a`."""
+    """Return `a` plus `scale` times `b`."""
 
     def add(x: tuple[np.ndarray, ...], y: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         return tuple(u + scale * v for u, v in zip(x, y, strict=True))

@@ -1,15 +1,19 @@
-r"""Where to start on a stream: topics by a collapsed filter, rates that fit the lengths of documents.
+r"""Initialization on a stream: topics from an LDA filter, rates that fit the lengths of documents.
 
-From random topics, moves that hold topics fixed within a batch find their way slowly: every token is explained by topics that are
-all alike. On Wikipedia a single draw is still at a perplexity of 1900 after 15 000 documents. The filter of latent Dirichlet
-allocation (`isotherm.topics.bcdf`) has topics integrated out and sees a batch's own counts; it is at 1360 after 10 000, and chains that start there
-go on falling. So `learn_start` lets it read the first documents of the stream, once.
+From random topics, updates that hold topics fixed within a batch converge slowly, because all
+topics explain every token about equally well. On Wikipedia a single draw still has a perplexity of
+1900 after 15 000 documents. The filter of latent Dirichlet allocation (`isotherm.topics.bcdf`)
+integrates the topics out and uses the batch's own counts; it has a perplexity of 1360 after 10 000
+documents, and chains that start from its topics improve further. So `learn_start` fits this filter
+to the first documents of the stream, in one pass.
 
-Rates start at $r_k = \alpha$, the prior of that filter, and $p$ where documents have their mean length $\bar L$ if half the units are on,
+Rates start at $r_k = \alpha$, the prior of that filter, and $p$ at the value for which documents
+have their mean length $\bar L$ if half of the units are on,
 
 $$ \tfrac12 K\,\alpha\,\frac{p}{1 - p} = \bar L . $$
 
-With $p$ far from there the length of documents has to be explained by $r$: at $p = 1/2$ it grows to 5, and a document is then spread evenly over its topics.
+If $p$ is far from this value, $r$ has to explain the length of documents: with $p = 1/2$ it grows
+to 5, and the tokens of a document are then spread evenly over its topics.
 """
 
 from collections.abc import Iterable
@@ -23,16 +27,16 @@ from isotherm.topics.dpfa.model import DPFA
 
 
 class Start(NamedTuple):
-    """What the first documents of a stream say."""
+    """Initial values learned from the first documents of a stream."""
 
     counts: np.ndarray
-    """Expected counts of their words, (words, topics)."""
+    """Expected counts of the words of these documents, (words, topics)."""
     documents: int
-    """How many they were."""
+    """Number of documents."""
     r: float
-    """$r$ of every topic."""
+    """Initial $r$ of every topic."""
     p: float
-    """$p$ of every topic."""
+    """Initial $p$ of every topic."""
 
 
 def learn_start(
@@ -54,7 +58,7 @@ def learn_start(
     batches
         The first documents; ten thousand are enough for 128 topics.
     alpha, sweeps, burn_in, decay, seed
-        Of `isotherm.topics.bcdf.BCDFLDA`.
+        As in `isotherm.topics.bcdf.BCDFLDA`.
 
     Examples
     --------
@@ -63,7 +67,7 @@ def learn_start(
     >>> start.documents, start.counts.shape
     (20, (6, 3))
     """
-    topics = BCDFLDA(
+    lda = BCDFLDA(
         model.num_topics,
         model.num_words,
         alpha=alpha,
@@ -73,11 +77,10 @@ def learn_start(
         decay=decay,
         seed=seed,
     )
-    topics.update_all(batches)
-    if topics.num_documents == 0:
+    lda.update_all(batches)
+    if lda.num_documents == 0:
         raise ValueError("`batches` has no documents.")
-    counts = topics.counts[:, : model.num_topics]
-    length = counts.sum() / topics.num_documents
-    return Start(
-        counts, topics.num_documents, alpha, length / (length + alpha * model.num_topics / 2)
-    )
+    counts = lda.counts[:, : model.num_topics]
+    length = counts.sum() / lda.num_documents
+    p = length / (length + alpha * model.num_topics / 2)
+    return Start(counts, lda.num_documents, alpha, p)

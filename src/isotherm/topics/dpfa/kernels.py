@@ -1,19 +1,23 @@
 r"""Gibbs sweeps over the local variables of documents, all layers in one call, in Numba.
 
-Intensities $\theta$ and the first binary layer are integrated out while tokens move. With $\pi_k$ the probability that unit $k$ is on
-although its topic has no token,
+Intensities $\theta$ and the first binary layer are integrated out while topics of tokens are drawn.
+With $\pi_k$ the probability that unit $k$ is on although its topic has no token,
 
 $$ p(z_i = k \mid \text{rest}) \propto \phi_{k w_i}\,p_k \times
    \begin{cases} n_k^{-i} + r_k & n_k^{-i} > 0 \\ r_k\pi_k & n_k^{-i} = 0 \end{cases}, \qquad
    \frac{\pi_k}{1 - \pi_k} = e^{\psi_k}(1 - p_k)^{r_k} , $$
 
-the conditional of token $i$ given the layers above. Then, given the tokens, layer 1 (on if $n_k > 0$, else with probability $\pi_k$), and each
-unit of layers 2 to $L$ from its exact conditional (`isotherm.topics.dpfa.binary_units`). A sweep leaves $p(z, h \mid x)$ as it is. The last factor
-in the formula, $p_k(n_k + r_k)$ or $p_kr_k\pi_k$, is $\mathrm E[\theta_k \mid z, h^{(2)}]$ when all tokens are counted.
+is the conditional of token $i$ given the layers above. Then layer 1 is drawn given the tokens (on
+if $n_k > 0$, otherwise with probability $\pi_k$), and each unit of layers 2 to $L$ from its exact
+conditional (`isotherm.topics.dpfa.binary_units`). A sweep leaves $p(z, h \mid x)$ invariant. The
+last factor in the formula, $p_k(n_k + r_k)$ or $p_kr_k\pi_k$, is
+$\mathrm E[\theta_k \mid z, h^{(2)}]$ when all tokens are counted.
 
-Random numbers come from a document's own stream (`isotherm.topics.counter_rng`), so any number of threads gives the same bits. The functions here
-check nothing; `isotherm.topics.dpfa.local_gibbs` has the ones to call. Numba looks only at this file to see whether compiled
-code is stale: after a change in `units.py`, touch this one.
+Each document uses its own random stream (`isotherm.topics.counter_rng`), so any number of threads
+gives the same bits. The functions here do not check their arguments;
+`isotherm.topics.dpfa.local_gibbs` has the checked functions to call. Numba only looks at this file
+to decide whether compiled code is stale: after a change in `binary_units.py`, `simd_categorical.py`
+or `counter_rng.py`, touch this file.
 """
 
 import numpy as np
@@ -28,26 +32,26 @@ _11, _40 = np.uint64(11), np.uint64(40)
 
 
 @njit(error_model="numpy")
-def uniform(state):
-    """Turn the state of a stream into a number of [0, 1) with 24 bits."""
+def uniform24(state):
+    """Return a uniform number in [0, 1) with 24 bits from the state of a stream."""
     return np.float32(mix(state) >> _40) * _UNIT
 
 
 @njit(error_model="numpy")
-def chance(state):
-    """Turn the state of a stream into a number of [0, 1) with 53 bits."""
+def uniform53(state):
+    """Return a uniform number in [0, 1) with 53 bits from the state of a stream."""
     return np.float64(mix(state) >> _11) * 2.0**-53
 
 
 @njit(error_model="numpy")
-def weigh(n, k, rates, p, empty):
-    """Give the expected intensity of a topic with `n[k]` tokens."""
-    return p[k] * (n[k] + rates[k]) if n[k] > 0 else empty[k]
+def expected_intensity(n, k, rates, p, unused_weight):
+    """Return the expected intensity of topic `k`, which has `n[k]` tokens."""
+    return p[k] * (n[k] + rates[k]) if n[k] > 0 else unused_weight[k]
 
 
 @njit(error_model="numpy")
 def fill_odds(odds, bias, up, units, layer, sizes, width):
-    """Compute the odds of a layer from the units above it."""
+    """Compute the prior odds of a layer's units from the layer above."""
     for j in range(width):
         odds[layer, j] = bias[layer, j]
     if layer + 1 < len(sizes):
@@ -57,14 +61,16 @@ def fill_odds(odds, bias, up, units, layer, sizes, width):
 
 
 @njit(error_model="numpy")
-def lay_out(j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n):
-    """Write out the tokens of a document, count those that have a topic; returns how many tokens there are."""
+def expand_tokens(
+    j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+):
+    """List the tokens of a document and count those that have a topic; return their number."""
     length = 0
     n[:] = 0
     for i in range(indptr[j], indptr[j + 1]):
         for _ in range(counts[i]):
             words[length] = indices[i]
-            rows[length] = slots[i] if tallies else 0
+            rows[length] = word_rows[i] if count_words else 0
             if assignments[begin + length] >= 0:
                 n[assignments[begin + length]] += _ONE
             length += 1
@@ -81,63 +87,65 @@ def sweep_tokens(
     topics,
     rates,
     p,
-    zero,
+    prob_no_tokens,
     odds,
     sizes,
     n,
     weights,
-    empty,
-    idle,
-    tally,
-    tallied,
+    unused_weight,
+    on_if_unused,
+    word_topics,
+    count_words,
     state,
     gamma,
 ):
-    """Draw the topic of every token given the layers above the first; returns the stream's state."""
+    """Draw the topic of every token given the layers above the first; return the stream's state."""
     for k in range(sizes[0]):
-        idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])
+        on_if_unused[k] = odds[0, k] * prob_no_tokens[k] / (1.0 + odds[0, k] * prob_no_tokens[k])
     for k in range(len(rates)):
-        empty[k] = np.float32(max(p[k] * rates[k] * idle[k], _FLOOR)) if k < sizes[0] else 0
-        weights[k] = weigh(n, k, rates, p, empty)
+        unused_weight[k] = (
+            np.float32(max(p[k] * rates[k] * on_if_unused[k], _FLOOR)) if k < sizes[0] else 0
+        )
+        weights[k] = expected_intensity(n, k, rates, p, unused_weight)
     for i in range(length):
         k = assignments[begin + i]
         if k >= 0:
             n[k] -= _ONE
-            weights[k] = weigh(n, k, rates, p, empty)
+            weights[k] = expected_intensity(n, k, rates, p, unused_weight)
         state += gamma
-        k = draw_index(weights, topics, words[i], np.float32(0), uniform(state))
+        k = draw_index(weights, topics, words[i], np.float32(0), uniform24(state))
         assignments[begin + i] = k
         n[k] += _ONE
-        weights[k] = weigh(n, k, rates, p, empty)
-        if tallied:
-            tally[rows[i], k] += _ONE
+        weights[k] = expected_intensity(n, k, rates, p, unused_weight)
+        if count_words:
+            word_topics[rows[i], k] += _ONE
     return state
 
 
 @njit(error_model="numpy")
-def draw_first(units, n, idle, sizes, state, gamma):
-    """Draw layer 1 given the tokens; returns the stream's state."""
+def draw_first_layer(units, n, on_if_unused, sizes, state, gamma):
+    """Draw layer 1 given the tokens; return the stream's state."""
     for k in range(sizes[0]):
         state += gamma
-        units[0, k] = n[k] > 0 or chance(state) < idle[k]
+        units[0, k] = n[k] > 0 or uniform53(state) < on_if_unused[k]
     return state
 
 
 @njit(error_model="numpy")
-def keep(place, j, n, units, weights, sizes, theta, kept_counts, kept_units):
-    """Write tokens per topic, units and expected intensities of a document to where they are kept."""
+def store_sweep(row, j, n, units, weights, sizes, theta, kept_counts, kept_units):
+    """Store tokens per topic and units of a document, and add its expected intensities."""
     for k in range(len(weights)):
         theta[j, k] += weights[k]
     for k in range(sizes[0]):
-        kept_counts[place, j, k] = np.int32(n[k])
+        kept_counts[row, j, k] = np.int32(n[k])
     for layer in range(len(sizes)):
         for k in range(sizes[layer]):
-            kept_units[place, j, layer, k] = units[layer, k]
+            kept_units[row, j, layer, k] = units[layer, k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def flip_units(layer, units, odds, up, down, of_child, sizes, s, t, evidence, state, gamma):
-    """Draw every unit of a layer above the first given all others; returns the stream's state."""
+    """Draw every unit of a layer above the first given all others; return the stream's state."""
     below = layer - 1
     width = (sizes[below] + 15) // 16 * 16
     for k in range(sizes[layer]):
@@ -148,12 +156,12 @@ def flip_units(layer, units, odds, up, down, of_child, sizes, s, t, evidence, st
     split(odds[below], s, t, width)
     for k in range(sizes[layer]):
         state += gamma
-        chances = odds[layer, k] * evidence[k]
+        odds_on = odds[layer, k] * evidence[k]
         if units[layer, k]:
-            chances *= mixture_product(t, s, down[below], k, width)
+            odds_on *= mixture_product(t, s, down[below], k, width)
         else:
-            chances /= mixture_product(t, s, up[below], k, width)
-        on = chance(state) * (1.0 + chances) < chances
+            odds_on /= mixture_product(t, s, up[below], k, width)
+        on = uniform53(state) * (1.0 + odds_on) < odds_on
         if on != units[layer, k]:
             units[layer, k] = on
             multiply(odds[below], up[below] if on else down[below], k, width)
@@ -168,13 +176,13 @@ def sweep_documents(
     indptr,
     indices,
     counts,
-    slots,
+    word_rows,
     starts,
     token_starts,
     topics,
     rates,
     p,
-    zero,
+    prob_no_tokens,
     bias,
     up,
     down,
@@ -183,43 +191,44 @@ def sweep_documents(
     assignments,
     units,
     fresh,
-    keeps,
+    kept_index,
     theta,
     kept_counts,
     kept_units,
-    tally,
+    word_topics,
 ):
-    r"""Sweep documents `first` to `last - 1`, `len(keeps)` times.
+    r"""Sweep documents `first` to `last - 1`, `len(kept_index)` times.
 
-    Sweep `i` is kept if `keeps[i]` is not negative: tokens per topic and units then go to row `keeps[i]` of `kept_counts` and
-    `kept_units`, expected intensities are added to `theta` and, if `tally` has rows, tokens to row `slots[i]` of `tally` for
-    non-zero `i`. With `fresh` the layers above the first are drawn from the prior, and a sweep that fills in
-    assignments comes before all others.
+    Sweep `i` is kept if `kept_index[i]` is not negative: tokens per topic and units are then stored
+    in row `kept_index[i]` of `kept_counts` and `kept_units`, expected intensities are added to
+    `theta` and, if `word_topics` has rows, tokens to row `word_rows[i]` of `word_topics` for
+    non-zero `i`. With `fresh` the layers above the first are drawn from the prior, and a sweep that
+    initializes the assignments comes before all others.
     """
     num_topics, top, width = len(rates), len(sizes) - 1, bias.shape[1]
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
-    empty, idle = np.empty(num_topics, np.float32), np.empty(num_topics, np.float64)
+    unused_weight, on_if_unused = np.empty(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds, s, t = np.empty((top + 1, width)), np.empty(width), np.empty(width)
     evidence = np.empty(width)
     longest = 0
     for j in range(first, last):
         longest = max(longest, token_starts[j + 1] - token_starts[j])
     words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    tallies = len(tally) > 0
+    count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]
-        length = lay_out(
-            j, indptr, indices, counts, slots, tallies, assignments, begin, words, rows, n
+        length = expand_tokens(
+            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
         )
-        state, gamma, mine = starts[j], increment(starts[j]), units[j]
+        state, gamma, doc_units = starts[j], increment(starts[j]), units[j]
         for layer in range(top, -1, -1):
-            fill_odds(odds, bias, up, mine, layer, sizes, width)
+            fill_odds(odds, bias, up, doc_units, layer, sizes, width)
             if fresh and layer > 0:
                 for k in range(sizes[layer]):
                     state += gamma
-                    mine[layer, k] = chance(state) * (1.0 + odds[layer, k]) < odds[layer, k]
-        for sweep in range(-fresh, len(keeps)):
-            kept = sweep >= 0 and keeps[sweep] >= 0
+                    doc_units[layer, k] = uniform53(state) * (1.0 + odds[layer, k]) < odds[layer, k]
+        for sweep in range(-fresh, len(kept_index)):
+            kept = sweep >= 0 and kept_index[sweep] >= 0
             state = sweep_tokens(
                 length,
                 begin,
@@ -229,22 +238,32 @@ def sweep_documents(
                 topics,
                 rates,
                 p,
-                zero,
+                prob_no_tokens,
                 odds,
                 sizes,
                 n,
                 weights,
-                empty,
-                idle,
-                tally,
-                kept and tallies,
+                unused_weight,
+                on_if_unused,
+                word_topics,
+                kept and count_words,
                 state,
                 gamma,
             )
-            state = draw_first(mine, n, idle, sizes, state, gamma)
+            state = draw_first_layer(doc_units, n, on_if_unused, sizes, state, gamma)
             for layer in range(1, top + 1):
                 state = flip_units(
-                    layer, mine, odds, up, down, of_child, sizes, s, t, evidence, state, gamma
+                    layer, doc_units, odds, up, down, of_child, sizes, s, t, evidence, state, gamma
                 )
             if kept:
-                keep(keeps[sweep], j, n, mine, weights, sizes, theta, kept_counts, kept_units)
+                store_sweep(
+                    kept_index[sweep],
+                    j,
+                    n,
+                    doc_units,
+                    weights,
+                    sizes,
+                    theta,
+                    kept_counts,
+                    kept_units,
+                )

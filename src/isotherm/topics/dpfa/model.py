@@ -1,30 +1,38 @@
 r"""Deep Poisson factor analysis: the model, its parameters and its simulator.
 
-Word $v$ of document $j$, with topics $k$ and binary layers $\ell = 1, \dots, L$ (layer 1 has a unit per topic):
+Word $v$ of document $j$, with topics $k$ and binary layers $\ell = 1, \dots, L$ (layer 1 has a unit
+per topic):
 
 $$ \begin{aligned}
 x_{vj} &\sim \mathrm{Poisson}\Bigl(\sum_k \phi_{kv}\theta_{kj}\Bigr), &
 \phi_k &\sim \mathrm{Dir}(\eta), \\
 \theta_{kj} &\sim \Gamma\Bigl(r_k h^{(1)}_{kj},\ \tfrac{p_k}{1 - p_k}\Bigr), &
-r_k &\sim \Gamma(\gamma_0, 1/c_0), \quad \gamma_0 \sim \Gamma(e_0, 1/f_0), \quad p_k \sim \mathrm{Beta}(a_0, b_0), \\
+r_k &\sim \Gamma(\gamma_0, 1/c_0), \\
+\gamma_0 &\sim \Gamma(e_0, 1/f_0), &
+p_k &\sim \mathrm{Beta}(a_0, b_0), \\
 h^{(\ell)}_j &\sim \mathrm{Bernoulli}\bigl(\sigma(W^{(\ell)}h^{(\ell+1)}_j + c^{(\ell)})\bigr), &
 W, c &\sim \mathcal N(0, 1),
 \end{aligned} $$
 
-where $\Gamma$ has shape and *scale*, and the top layer has $W = 0$: its $c^{(L)}$ is what the papers call $b$. A topic whose
-unit is off has no tokens in the document. With $\theta$ integrated out, the tokens $n_{kj}$ of a topic are negative
-binomial, $\Pr(n) \propto \Gamma(n + r_k)\,p_k^n/n!$ if the unit is on. Depth 1 is the negative binomial focused topic model, with a normal
-prior on the logits. The paper leaves the law of $p_k$ open; the authors' code has $p = 1/2$, which is the default here.
+where $\Gamma$ has shape and *scale*, and the top layer has $W = 0$: the papers call its $c^{(L)}$
+$b$. A topic whose unit is off has no tokens in the document. With $\theta$ integrated out, the
+number of tokens $n_{kj}$ of a topic is negative binomial,
+$\Pr(n) \propto \Gamma(n + r_k)\,p_k^n/n!$, if the unit is on. A model of depth 1 is the negative
+binomial focused topic model, with a normal prior on the logits. The paper does not specify the
+prior of $p_k$; the authors' code fixes $p = 1/2$, which is the default here.
 
-Each of $r$, $\gamma_0$ and $p$ is either a number, and fixed, or `None`, and sampled.
+Each of $r$, $\gamma_0$ and $p$ is fixed if it is a number, and sampled if it is `None`.
 
 References
 ----------
-Gan, Chen, Henao, Carlson & Carin (2015), *Scalable deep Poisson factor analysis for topic modeling*, ICML.
-Li, Chen, Fan & Carin (2016), *High-order stochastic gradient thermostats*, AAAI, appendix.
+Gan, Chen, Henao, Carlson & Carin (2015), *Scalable deep Poisson factor analysis for topic
+modeling*, ICML. Li, Chen, Fan & Carin (2016), *High-order stochastic gradient thermostats*, AAAI,
+appendix.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -35,14 +43,14 @@ from isotherm.topics.corpus import Corpus, as_corpus
 
 
 class Parameters(NamedTuple):
-    """All that documents share."""
+    """Global parameters, shared by all documents."""
 
     topics: np.ndarray
     r"""$\phi$, (topics, words), rows that sum to 1."""
     weights: tuple[np.ndarray, ...]
-    r"""$W^{(\ell)}$, (units of layer $\ell$, units of layer $\ell + 1$); one fewer than layers."""
+    r"""$W^{(\ell)}$, (units of layer $\ell$, units of layer $\ell + 1$); not for the top layer."""
     biases: tuple[np.ndarray, ...]
-    r"""$c^{(\ell)}$ of every layer, the top one included."""
+    r"""$c^{(\ell)}$ of every layer, including the top layer."""
     rates: np.ndarray
     """$r$, (topics,)."""
     gamma0: float
@@ -51,8 +59,17 @@ class Parameters(NamedTuple):
     """$p$, (topics,)."""
 
 
+def parameter_arrays(parameters: Parameters) -> dict[str, np.ndarray]:
+    r"""Return parameters as arrays by name; `weights1` is $W^{(1)}$, `biases1` is $c^{(1)}$."""
+    arrays = {
+        name: np.array(getattr(parameters, name)) for name in ("topics", "rates", "gamma0", "p")
+    }
+    arrays |= {f"weights{i}": np.array(w) for i, w in enumerate(parameters.weights, 1)}
+    return arrays | {f"biases{i}": np.array(c) for i, c in enumerate(parameters.biases, 1)}
+
+
 class Simulated(NamedTuple):
-    """Documents, and all that was drawn on the way to them."""
+    """Simulated documents and their latent variables."""
 
     corpus: Corpus
     units: tuple[np.ndarray, ...]
@@ -60,23 +77,23 @@ class Simulated(NamedTuple):
     intensities: np.ndarray
     r"""$\theta$, (documents, topics)."""
     counts: np.ndarray
-    """$n$, tokens of each topic, (documents, topics)."""
+    """$n$, number of tokens of each topic, (documents, topics)."""
 
 
 @dataclass(frozen=True)
 class DPFA:
-    r"""The model: sizes, priors, and what is sampled.
+    r"""The model: sizes, priors, and which rates are fixed.
 
     Parameters
     ----------
     num_words
         $V$.
     layers
-        Units per binary layer, from below; the first number is that of the topics.
+        Units per binary layer, from the bottom; the first number is the number of topics.
     eta
-        $\eta$ of the topics.
+        $\eta$, the Dirichlet prior of the topics.
     r, gamma0, p
-        A positive number to fix it at ($0 < p < 1$), or `None` to sample it.
+        A positive number for a fixed value ($0 < p < 1$), or `None` to sample it.
     c0, e0, f0
         Priors of $r$ and $\gamma_0$.
     a0, b0
@@ -116,6 +133,22 @@ class DPFA:
         if self.p is not None and not 0 < self.p < 1:
             raise ValueError(f"`p` must be between 0 and 1, got {self.p}.")
 
+    def parameters_from(self, arrays: Mapping[str, np.ndarray]) -> Parameters:
+        """Convert the arrays of `parameter_arrays` to parameters, and check their shapes."""
+        shapes = [(f"biases{i}", (size,)) for i, size in enumerate(self.layers, 1)]
+        shapes += [(f"weights{i}", shape) for i, shape in enumerate(pairwise(self.layers), 1)]
+        shapes += [("topics", (self.num_topics, self.num_words))]
+        if any(name not in arrays or arrays[name].shape != shape for name, shape in shapes):
+            raise ValueError("`state` has another vocabulary or other layers than the model.")
+        return Parameters(
+            np.array(arrays["topics"]),
+            tuple(np.array(arrays[f"weights{i}"]) for i in range(1, self.depth)),
+            tuple(np.array(arrays[f"biases{i}"]) for i in range(1, self.depth + 1)),
+            np.array(arrays["rates"]),
+            float(arrays["gamma0"]),
+            np.array(arrays["p"]),
+        )
+
     @property
     def num_topics(self) -> int:
         """$K$, the units of layer 1."""
@@ -127,14 +160,14 @@ class DPFA:
         return len(self.layers)
 
     def require_documents(self, name: str, corpus: Corpus) -> None:
-        """Refuse documents over another vocabulary, and none at all."""
+        """Check that a corpus has documents and the vocabulary of the model."""
         if corpus.num_words != self.num_words:
             raise ValueError(f"`{name}` has {corpus.num_words} words, the model {self.num_words}.")
         if len(corpus) == 0:
             raise ValueError(f"`{name}` has no documents.")
 
     def draw(self, rng: np.random.Generator) -> Parameters:
-        """Draw everything from the prior, except what is fixed."""
+        """Draw the parameters from the prior, except those that are fixed."""
         below, above = self.layers[:-1], self.layers[1:]
         gamma0 = rng.gamma(self.e0, 1 / self.f0) if self.gamma0 is None else self.gamma0
         size = self.num_topics
@@ -152,7 +185,7 @@ class DPFA:
     def draw_documents(
         self, rng: np.random.Generator, parameters: Parameters, num_documents: int
     ) -> Simulated:
-        """Draw documents from the top layer down to the words."""
+        """Draw documents, from the top layer down to the words."""
         units = draw_units(rng, parameters, num_documents)
         theta = draw_intensities(rng, parameters, np.zeros(units[0].shape), units[0], prior=True)
         counts = rng.poisson(theta)
@@ -166,7 +199,7 @@ class DPFA:
 def draw_units(
     rng: np.random.Generator, parameters: Parameters, num_documents: int
 ) -> tuple[np.ndarray, ...]:
-    """Draw the binary layers of documents from the top down."""
+    """Draw the binary layers of documents, from the top down."""
     logits: np.ndarray = np.broadcast_to(
         parameters.biases[-1], (num_documents, len(parameters.biases[-1]))
     )
@@ -185,18 +218,18 @@ def draw_intensities(
     *,
     prior: bool = False,
 ) -> np.ndarray:
-    r"""Draw $\theta_{kj} \mid n_{kj}, h_{kj} \sim \Gamma(n_{kj} + r_k h_{kj},\ p_k)$, or from its prior.
+    r"""Draw intensities $\theta_{kj} \mid n_{kj}, h_{kj} \sim \Gamma(n_{kj} + r_k h_{kj},\ p_k)$.
 
     Parameters
     ----------
     rng
-        Where random numbers come from.
+        Random generator.
     parameters
-        $r$ and $p$ are used.
+        Only $r$ and $p$ are used.
     counts, on
         $n$ and $h^{(1)}$, (…, topics).
     prior
-        Use the scale of the prior, $p/(1 - p)$; counts must then be 0.
+        Whether to use the scale of the prior, $p/(1 - p)$; `counts` must then be 0.
     """
     scale = parameters.p / (1 - parameters.p) if prior else parameters.p
     return rng.standard_gamma(counts + parameters.rates * on) * scale

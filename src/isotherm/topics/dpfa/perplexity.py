@@ -1,42 +1,45 @@
-r"""Held-out perplexity of deep Poisson factor analysis, by the document completion of `isotherm.topics.perplexity`.
+r"""Held-out perplexity of deep Poisson factor analysis, by document completion.
 
-For each draw of the parameters the kernel sweeps the observed tokens of the test documents and gives $\mathrm E[\theta]$, averaged over
-kept sweeps; it is normalised per document, so that every draw has the same weight. With `warm` the local variables
-go on from draw to draw: one chain per test document, as in the authors' protocol.
+As in `isotherm.topics.perplexity`. For each draw of the parameters the kernel sweeps the observed
+tokens of the test documents and returns $\mathrm E[\theta]$, averaged over kept sweeps; it is
+normalized per document, so that every draw has the same weight. With `warm` the local variables of
+one draw are the start of the next: one chain per test document, as in the authors' protocol.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from isotherm.topics import layout
-from isotherm.topics.corpus import Completion
+from isotherm.topics.corpus import Completion, Corpus, completion
 from isotherm.topics.dpfa import kernels, local_gibbs
-from isotherm.topics.dpfa.local_gibbs import Prepared, State
+from isotherm.topics.dpfa.local_gibbs import KernelParameters, LocalState
 from isotherm.topics.dpfa.model import Parameters
 from isotherm.topics.kernels import predict_cells
 from isotherm.topics.perplexity import CompletionScore, Perplexity
+from isotherm.topics.state import StateDict
 
 
 class DPFAScore:
-    """A running perplexity: add draws of the parameters as they come, ask whenever you like.
+    """Running perplexity: add draws of the parameters one by one, get the result at any time.
 
     Parameters
     ----------
     split
-        Test documents, as `isotherm.topics.corpus.completion` splits them.
+        Test documents, split by `isotherm.topics.corpus.completion`.
     sweeps, burn_in, thin
-        As in `isotherm.topics.dpfa.local_gibbs.sweep`, for documents without a past.
+        As in `isotherm.topics.dpfa.local_gibbs.sweep`, for the first draw.
     warm
-        Go on from the last draw's local variables, with `warm_sweeps` sweeps, all kept.
+        Start the sweeps of a draw from the local variables of the previous draw.
     warm_sweeps
-        Sweeps per further draw.
+        Sweeps per draw after the first with `warm`; all are kept.
     seed
-        Which random numbers.
+        Seed of the sweeps.
     threads
-        At most so many.
+        Maximum number of threads.
     kernel
-        Of `isotherm.topics.dpfa.local_gibbs.sweep`: that of the model the draws are of.
+        As in `isotherm.topics.dpfa.local_gibbs.sweep`; must match the model of the draws.
 
     Examples
     --------
@@ -62,21 +65,21 @@ class DPFAScore:
         threads: int = 1,
         kernel: Any = kernels.sweep_documents,
     ) -> None:
-        local_gibbs.keep_places(sweeps, burn_in, thin)
-        local_gibbs.keep_places(warm_sweeps, 0, 1)
+        local_gibbs.kept_sweep_index(sweeps, burn_in, thin)
+        local_gibbs.kept_sweep_index(warm_sweeps, 0, 1)
         self.score = CompletionScore(split, 1.0)
         self.sweeps, self.burn_in, self.thin = sweeps, burn_in, thin
         self.warm, self.warm_sweeps, self.seed, self.threads = warm, warm_sweeps, seed, threads
-        self.local: State | None = None
+        self.local: LocalState | None = None
         self.kernel = kernel
 
     def add(self, parameters: Parameters) -> None:
         """Add a draw."""
-        found = self._sweep(local_gibbs.prepare_parameters(parameters))
-        self.local = found.state if self.warm else None
-        self.score.add(parameters.topics, theta=found.intensities)
+        result = self._sweep(local_gibbs.prepare_parameters(parameters))
+        self.local = result.state if self.warm else None
+        self.score.add(parameters.topics, theta=result.intensities)
 
-    def _sweep(self, prepared: Prepared) -> local_gibbs.Swept:
+    def _sweep(self, prepared: KernelParameters) -> local_gibbs.SweepResult:
         settings = {"sweeps": self.warm_sweeps, "burn_in": 0, "thin": 1}
         if self.local is None:
             settings = {"sweeps": self.sweeps, "burn_in": self.burn_in, "thin": self.thin}
@@ -87,52 +90,63 @@ class DPFAScore:
             seed=self.seed,
             step=self.score.num_draws,
             state=self.local,
-            tally=False,
+            count_words=False,
             threads=self.threads,
             kernel=self.kernel,
         )
 
     def result(self) -> Perplexity:
-        """Give the perplexity of all draws so far."""
-        how = f"{self.sweeps} sweeps, {self.burn_in} burnt"
-        how += f", then {self.warm_sweeps} per draw" if self.warm else ""
-        return self.score.result()._replace(fold_in=how)
+        """Return the perplexity of all draws added so far."""
+        method = f"{self.sweeps} sweeps, {self.burn_in} burn-in"
+        method += f", then {self.warm_sweeps} per draw" if self.warm else ""
+        return self.score.result()._replace(fold_in=method)
 
-    def state(self) -> dict[str, Any]:
-        """Give what it takes to go on in another process."""
-        found = {"num_draws": np.array(self.score.num_draws), "sums": self.score.sums.copy()}
-        if self.local is not None:
-            found |= {"assignments": self.local.assignments, "units": self.local.units}
-        return found
+    def log_probabilities(self) -> np.ndarray:
+        """Return the log predictive probability of every scored cell, as `CompletionScore` does."""
+        return self.score.log_probabilities()
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a score with the same split and settings, bit for bit."""
-        empty = np.empty(0, np.int32)
-        self.score.restore(
-            {"num_draws": state["num_draws"], "sums": state["sums"], "assignments": empty}
-        )
-        self.local = None
-        if "units" in state:
-            self.local = State(state["assignments"].copy(), state["units"].copy())
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume, as arrays by name."""
+        return self.score.state_dict() | local_gibbs.local_state_dict(self.local)
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from the state of a score with the same split and settings, bit for bit."""
+        self.score.load_state_dict({name: state[name] for name in ("num_draws", "sums")})
+        self.local = local_gibbs.load_local_state(state)
 
 
-def predict(prepared: Prepared, split: Completion, **settings: Any) -> tuple[float, int]:
-    """Score the hidden tokens of new documents: their log likelihood, and how many they are.
+def predict_batch(
+    prepared: KernelParameters, batch: Corpus, *, seed: int, num_batches: int, **settings: Any
+) -> np.ndarray:
+    """Predict a fifth of the tokens of each document from the others, before they are learned.
 
     Parameters
     ----------
     prepared
         Parameters.
-    split
-        The documents.
+    batch
+        New documents.
+    seed
+        Seed of the split and of the sweeps.
+    num_batches
+        Number of batches learned so far; the random numbers are not those of the sweeps that learn.
     settings
-        Of `isotherm.topics.dpfa.local_gibbs.sweep`.
+        Other arguments of `isotherm.topics.dpfa.local_gibbs.sweep`.
+
+    Returns
+    -------
+    numpy.ndarray
+        Log likelihood of the predicted tokens, and their number: terms of the sums that
+        `isotherm.topics.perplexity.prequential_perplexity` needs.
     """
-    theta = local_gibbs.sweep(prepared, split.observed, tally=False, **settings).intensities
+    split = completion(batch, observed=0.8, seed=seed)
+    theta = local_gibbs.sweep(
+        prepared, split.observed, count_words=False, seed=seed, step=-1 - num_batches, **settings
+    ).intensities
     theta = theta / theta.sum(1, keepdims=True)
-    x, size = split.scored, layout.padded_size(theta.shape[1])
-    padded = np.zeros((len(theta), size), np.float32)
+    x = split.scored
+    padded = np.zeros((len(theta), layout.padded_size(theta.shape[1])), np.float32)
     padded[:, : theta.shape[1]] = theta
     cells = np.zeros(len(x.counts))
     predict_cells(x.indptr, x.words, prepared.rows, padded, cells)
-    return float(x.counts @ np.log(cells)), x.num_tokens
+    return np.array([float(x.counts @ np.log(cells)), x.num_tokens])

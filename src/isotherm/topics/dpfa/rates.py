@@ -1,25 +1,32 @@
-r"""How $r$, $\gamma_0$ and $p$ move: exactly given all documents, or by exact diffusions given a batch.
+r"""Updates of $r$, $\gamma_0$ and $p$: Gibbs given all documents, Cox–Ingersoll–Ross given a batch.
 
-With intensities integrated out, tokens $n_{kj}$ of a topic are negative binomial where its unit is on. Write
-$H_k = \sum_j h_{kj}$ and $N_k = \sum_j n_{kj}$.
+With intensities integrated out, the number of tokens $n_{kj}$ of a topic is negative binomial if
+its unit is on. Write $H_k = \sum_j h_{kj}$ and $N_k = \sum_j n_{kj}$.
 
-*All documents.* With tables $t_{kj} \sim \mathrm{CRT}(n_{kj}, r_k)$, a sum of Bernoulli variables with probabilities $r_k/(r_k + i)$ for
-$i < n_{kj}$ (Zhou & Carin),
+*All documents.* With tables $t_{kj} \sim \mathrm{CRT}(n_{kj}, r_k)$, a sum of Bernoulli variables
+with probabilities $r_k/(r_k + i)$ for $i < n_{kj}$ (Zhou & Carin),
 
-$$ r_k \mid t \sim \Gamma\Bigl(\gamma_0 + \sum_j t_{kj},\ \text{rate } c_0 - H_k\log(1 - p_k)\Bigr), \qquad
-   p_k \mid n \sim \mathrm{Beta}(a_0 + N_k,\ b_0 + r_kH_k) . $$
+$$ r_k \mid t \sim \Gamma\Bigl(\gamma_0 + \sum_j t_{kj},\ \text{rate } c_0 - H_k\log(1 - p_k)\Bigr),
+   \qquad p_k \mid n \sim \mathrm{Beta}(a_0 + N_k,\ b_0 + r_kH_k) . $$
 
-*A batch.* The same two laws, with sums scaled to $J$ documents and tables replaced by their mean $r\sum_j[\digamma(n_{kj} + r) - \digamma(r)]$,
-are stationary laws of Cox–Ingersoll–Ross processes, whose transitions over a time $h$ are known (`isotherm.topics.scir`): $r_k$
-moves by one, $p_k = g_1/(g_1 + g_2)$ by two. With the mean of the tables the drift of $r$ is the gradient of its log posterior in the metric $r$,
-so the error is $O(h)$, and noise of the batch enters with the factor $\tanh(h/2)$.
+*A batch.* The same two laws, with sums scaled to $J$ documents and tables replaced by their mean
+$r\sum_j[\digamma(n_{kj} + r) - \digamma(r)]$, are stationary laws of Cox–Ingersoll–Ross processes,
+whose transitions over a time $h$ are known (`isotherm.topics.scir`): one process for $r_k$, two for
+$p_k = g_1/(g_1 + g_2)$. With the mean of the tables the drift of $r$ is the gradient of its log
+posterior in the metric $r$, so the error is $O(h)$, and noise of the batch enters with the factor
+$\tanh(h/2)$.
 
-*Both.* $\gamma_0$ hears of documents only through $r$: $p(\gamma_0 \mid r) \propto \gamma_0^{e_0 - 1}e^{-f_0\gamma_0}\prod_k c_0^{\gamma_0}r_k^{\gamma_0}/\Gamma(\gamma_0)$
-is drawn by a slice sampler in $\log\gamma_0$, which needs no step size and leaves it invariant.
+*Both.* $\gamma_0$ depends on the documents only through $r$. Its conditional
+
+$$ p(\gamma_0 \mid r) \propto \gamma_0^{e_0 - 1}e^{-f_0\gamma_0}
+   \prod_k c_0^{\gamma_0}r_k^{\gamma_0}/\Gamma(\gamma_0) $$
+
+is sampled by a slice sampler in $\log\gamma_0$, which has no step size and leaves it invariant.
 
 References
 ----------
-Zhou & Carin (2015), *Negative binomial process count and mixture modeling*, IEEE TPAMI. Neal (2003), *Slice sampling*.
+Zhou & Carin (2015), *Negative binomial process count and mixture modeling*, IEEE TPAMI.
+Neal (2003), *Slice sampling*, Annals of Statistics.
 """
 
 from collections.abc import Callable
@@ -31,8 +38,8 @@ from scipy.special import digamma, gammaln
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.scir import transition
 
-_SMALLEST = 1e-300
-"""Least $r$: a gamma variable of small shape may underflow to 0, which has no logarithm."""
+_MIN_RATE = 1e-300
+"""Lower limit of $r$: a gamma variable of small shape may underflow to 0."""
 
 
 class Rates(NamedTuple):
@@ -48,25 +55,25 @@ class Rates(NamedTuple):
         return self.masses[0] / self.masses.sum(0)
 
 
-def start(model: DPFA, r: float = 1.0, p: float = 0.5, mass: float = 1.0) -> Rates:
-    r"""Give what is fixed its value, and start everything else at the values given, $\gamma_0$ at 1.
+def initial_rates(model: DPFA, r: float = 1.0, p: float = 0.5, mass: float = 1.0) -> Rates:
+    r"""Return the initial rates: fixed values of the model, or the given values; $\gamma_0 = 1$.
 
     Parameters
     ----------
     model
-        Says what is fixed.
+        The model, which may fix $r$, $\gamma_0$ and $p$.
     r, p
-        Where to start with what is not.
+        Initial values if they are not fixed.
     mass
-        $g_1$, the tokens of a topic that $p$ is known from.
+        $g_1$, the number of tokens per topic that $p$ is estimated from.
     """
     size = model.num_topics
-    r, p = r if model.r is None else model.r, p if model.p is None else model.p
-    gamma0 = 1.0 if model.gamma0 is None else model.gamma0
+    r, p = r if model.r is None else float(model.r), p if model.p is None else model.p
+    gamma0 = 1.0 if model.gamma0 is None else float(model.gamma0)
     return Rates(np.full(size, r), gamma0, np.repeat([[mass], [mass * (1 - p) / p]], size, axis=1))
 
 
-def move(
+def cir_update(
     model: DPFA,
     rng: np.random.Generator,
     rates: Rates,
@@ -76,16 +83,16 @@ def move(
     data_size: float,
     step_size: float,
 ) -> Rates:
-    r"""Move what is sampled, given tokens and units of a batch.
+    r"""Update the rates that are not fixed, given tokens and units of a batch.
 
     Parameters
     ----------
     model
-        Says what is sampled, and the priors.
+        The model: which rates are fixed, and the priors.
     rng
-        Where random numbers come from.
+        Random generator.
     rates
-        Where to start.
+        Current rates.
     counts, on
         $n$ and $h^{(1)}$, (kept, documents, topics).
     data_size
@@ -103,19 +110,19 @@ def move(
         tables = scale * expected_tables(counts, r)
         rate = model.c0 - used * np.log(masses[1] / masses.sum(0))
         r = transition(rng, r * rate, gamma0 + tables, step_size) / rate
-        r = np.maximum(r, _SMALLEST)
-    return Rates(r, _gamma0(model, rng, gamma0, r), masses)
+        r = np.maximum(r, _MIN_RATE)
+    return Rates(r, _draw_gamma0(model, rng, gamma0, r), masses)
 
 
-def draw(
+def gibbs_update(
     model: DPFA, rng: np.random.Generator, rates: Rates, counts: np.ndarray, on: np.ndarray
 ) -> Rates:
-    """Draw what is sampled from its conditional given all documents, (documents, topics)."""
+    """Draw the rates that are not fixed given all documents, (documents, topics)."""
     tables = draw_tables(rng, counts, rates.rates) if model.r is None else np.zeros(0)
-    return draw_given(model, rng, rates, tables, counts.sum(0), on.sum(0))
+    return draw_from_sums(model, rng, rates, tables, counts.sum(0), on.sum(0))
 
 
-def draw_given(
+def draw_from_sums(
     model: DPFA,
     rng: np.random.Generator,
     rates: Rates,
@@ -123,14 +130,17 @@ def draw_given(
     tokens: np.ndarray,
     used: np.ndarray,
 ) -> Rates:
-    r"""Draw what is sampled given sums over documents: of tables at the present $r$, of tokens, of units that are on."""
+    r"""Draw the rates that are not fixed given sums over documents.
+
+    The sums are over tables at the current $r$, tokens, and units that are on, each (topics,).
+    """
     r, gamma0, masses = rates
     if model.r is None:
         rate = model.c0 - used * np.log(1 - rates.p)
-        r = np.maximum(rng.gamma(gamma0 + tables) / rate, _SMALLEST)
+        r = np.maximum(rng.gamma(gamma0 + tables) / rate, _MIN_RATE)
     if model.p is None:
         masses = rng.standard_gamma([model.a0 + tokens, model.b0 + r * used])
-    return Rates(r, _gamma0(model, rng, gamma0, r), masses)
+    return Rates(r, _draw_gamma0(model, rng, gamma0, r), masses)
 
 
 def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
@@ -150,17 +160,17 @@ def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
 
 
 def draw_tables(rng: np.random.Generator, counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """Draw the sum of tables of each topic over documents, (topics,)."""
+    """Draw the number of tables of each topic, summed over documents, (topics,)."""
     size = counts.shape[-1]
     flat = counts.ravel()
     topic = np.repeat(np.tile(np.arange(size), flat.size // size), flat)
     before = np.arange(len(topic)) - np.repeat(np.cumsum(flat) - flat, flat)
     r = rates[topic]
-    opened = rng.random(len(topic)) * (r + before) < r
-    return np.bincount(topic, opened, size)
+    new_table = rng.random(len(topic)) * (r + before) < r
+    return np.bincount(topic, new_table, size)
 
 
-def _gamma0(model: DPFA, rng: np.random.Generator, gamma0: float, r: np.ndarray) -> float:
+def _draw_gamma0(model: DPFA, rng: np.random.Generator, gamma0: float, r: np.ndarray) -> float:
     if model.gamma0 is not None or model.r is not None:
         return gamma0
     slope = np.log(model.c0) * len(r) + np.log(r).sum() - model.f0
@@ -175,7 +185,7 @@ def _gamma0(model: DPFA, rng: np.random.Generator, gamma0: float, r: np.ndarray)
 def slice_sample(
     rng: np.random.Generator, log_density: Callable[[float], float], x: float, width: float = 1.0
 ) -> float:
-    """Move a number by one step of slice sampling, stepping out and shrinking."""
+    """Take one step of slice sampling with stepping out and shrinking."""
     level = log_density(x) - rng.standard_exponential()
     low = x - width * rng.random()
     high = low + width

@@ -1,76 +1,98 @@
-"""Topics that a deep binary network switches on, with scikit-learn's interface and draws from the posterior."""
+"""Deep Poisson factor analysis with scikit-learn's interface and posterior draws."""
 
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_scalar
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
-from isotherm.topics import counter_rng
-from isotherm.topics.corpus import Corpus
-from isotherm.topics.dpfa.model import DPFA
-from isotherm.topics.estimators.dpfa_learners import Plan, Stream, Sweeps
-from isotherm.topics.estimators.dpfa_results import DeepTopics
-from isotherm.topics.estimators.stream_progress import DocumentBar
+from isotherm.topics.corpus import Corpus, completion
+from isotherm.topics.dpfa.model import DPFA, Parameters
+from isotherm.topics.dpfa.perplexity import DPFAScore
+from isotherm.topics.estimators import summaries, unit_graph
+from isotherm.topics.estimators.base import TopicEstimator
+from isotherm.topics.estimators.dpfa_learners import (
+    DPFALearner,
+    DPFAPlan,
+    GibbsLearner,
+    StreamLearner,
+)
+from isotherm.topics.estimators.summaries import DocumentSummary, TopWord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PASSES = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}
+"""Algorithms, and their default of `max_iter`."""
+_COUNTS = {"batch_size": 1, "num_draws": 1, "sweeps": 1, "burn_in": 0, "evaluate_every": 0}
+"""Integer settings and their least values."""
 
 
-def _takes_streams(estimator: "BayesianDPFA") -> bool:
+def _supports_streams(estimator: "BayesianDPFA") -> bool:
     if estimator.inference == "gibbs":
         raise AttributeError("`inference='gibbs'` needs all documents at once: use `fit`.")
     return True
 
 
-class BayesianDPFA(DeepTopics):
-    r"""Deep Poisson factor analysis whose topics and weights are draws from their posterior.
+class BayesianDPFA(TopicEstimator):
+    r"""Deep Poisson factor analysis with draws from the posterior of topics and weights.
 
-    Topics are switched on and off in each document by binary units, those by a second layer, and so on
-    (`isotherm.topics.dpfa.model`). Takes what `sklearn.feature_extraction.text.CountVectorizer` gives, sparse, never made dense. Memory does not
-    grow with the documents, except for `inference="gibbs"`: `partial_fit` takes streams.
+    Topics are switched on and off in each document by binary units, which depend on a second layer
+    of units, and so on (`isotherm.topics.dpfa.model`). Accepts the output of
+    `sklearn.feature_extraction.text.CountVectorizer`; sparse input is not converted to a dense
+    array. Memory does not grow with the number of documents, except for `inference="gibbs"`: use
+    `partial_fit` for streams.
 
     Parameters
     ----------
     layers
-        Units per binary layer, from below; the first number is that of the topics.
+        Units per binary layer, from the bottom; the first number is the number of topics.
     inference
-        `"sgmcmc"`: weights by a thermostat, topics by `sampler` (`isotherm.topics.dpfa.sgmcmc`). `"filtering"`: one pass without a step
-        size (`isotherm.topics.dpfa.bcdf`). `"gibbs"`: exact, all documents in memory (`isotherm.topics.dpfa.gibbs`).
+        `"sgmcmc"`: stochastic-gradient MCMC, weights by a thermostat, topics by `sampler`
+        (`isotherm.topics.dpfa.sgmcmc`). `"filtering"`: conditional density filtering, one pass
+        without a step size (`isotherm.topics.dpfa.bcdf`). `"gibbs"`: Gibbs sampling, exact, all
+        documents in memory (`isotherm.topics.dpfa.gibbs`).
     topic_word_prior
         $\eta$, Dirichlet prior of the words of a topic; `None` is 0.05.
     r, p
-        A number to fix $r$ or $p$ of all topics at, or `None` to sample them.
+        A fixed value of $r$ or $p$ for all topics, or `None` to sample them.
     sampler
-        What moves the topics: `"scir"`, `"sgrld"`, … as in `BayesianLDA`, or a sampler object built with `grad_fn=None`.
+        Sampler of the topics: `"scir"`, `"sgrld"`, … as in `BayesianLDA`, or a sampler object built
+        with `grad_fn=None`.
     step_size
-        $h$ of the topics' sampler, a number or a schedule; `None` has a default for each.
+        $h$ of the topics' sampler, a number or a schedule; `None` is a default for each sampler.
     weight_step_size, diffusion, integrator
-        $h$, $D$ and scheme of the thermostat of the weights; `"ABOBA"` is mSGNHT-S, `"euler"` mSGNHT-E. Without a step size it is $0.3/\sqrt J$ for $J$
-        documents. The paper has $10^{-4}$ and 40, with which weights hardly move in a thousand batches.
+        $h$, $D$ and integrator of the thermostat of the weights; `"ABOBA"` is mSGNHT-S, `"euler"`
+        is mSGNHT-E. The default step size is $0.3/\sqrt J$ for $J$ documents. The paper has
+        $10^{-4}$ and 40, with which weights hardly change in a thousand batches.
     batch_size
         Documents per update.
     max_iter
-        How often `fit` goes through the documents; `None` is 10 for `"sgmcmc"`, 1 for `"filtering"`, which must not see documents twice, and
-        200 for `"gibbs"`.
+        Number of passes of `fit` over the documents; `None` is 10 for `"sgmcmc"`, 200 for `"gibbs"`
+        and 1 for `"filtering"`, which must not use documents twice.
     total_samples
-        Number of documents the posterior is given in `partial_fit`; `None` is as many as were seen.
+        Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
+        number of documents seen.
     start_documents
-        So many of the first documents are read by a filter of plain LDA, whose topics the model starts from; 0 starts at random, which takes much
-        longer. In a stream the layers begin to learn after them. `None` is 10 000 in `fit` and 1000 in `partial_fit`; for 128 topics
+        Number of first documents that initialize the topics by a filter of plain LDA; 0 is a random
+        initialization, which takes much longer to converge. In a stream the layers start to learn
+        after these documents. `None` is 10 000 in `fit` and 1000 in `partial_fit`; for 128 topics
         10 000 are better there, too.
     num_draws
-        How many draws to keep.
+        Number of draws to keep.
     sweeps, burn_in
-        Gibbs sweeps per batch, and how many of them are not kept. Filtering makes them in five rounds.
+        Gibbs sweeps per batch, and how many of them are discarded. Filtering makes them in five
+        rounds.
     evaluate_every
-        Predict a part of every so manyth batch before learning from it; 0 never does.
+        Predict a part of every `evaluate_every`-th batch before learning from it; 0 means never.
     fractional
-        What to do with counts that are not whole: `"refuse"`, or `"round"` them.
+        What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
-        Threads for sweeps, -1 for one per core; results do not depend on it.
+        Number of threads for the sweeps, -1 for one per core; results do not depend on it.
     random_state
-        Seed. The same one gives the same draws on any number of threads.
+        Seed. The same seed gives the same draws on any number of threads.
     verbose
         Show a progress bar with documents per second and the running perplexity.
 
@@ -79,15 +101,19 @@ class BayesianDPFA(DeepTopics):
     components_
         Posterior mean of the topics, (topics, words); rows sum to 1.
     draws_
-        Draws of the topics, (draws, topics, words).
+        Posterior draws by name, with leading axes (chain, draw) and one chain: `topics` (1, draw,
+        topic, word), `rates` and `p` (1, draw, topic), `gamma0` (1, draw), and for every layer
+        `weights1`, …, `biases1`, … as in `isotherm.topics.dpfa.model.Parameters`.
     parameters_
-        Draws of everything: a list of `isotherm.topics.dpfa.model.Parameters`.
+        The same draws as a list of `isotherm.topics.dpfa.model.Parameters`.
     on_rates_
-        Share of units that were on in the last batch, per layer. A layer that is always on or always off does nothing.
+        Fraction of units that were on in the last batch, per layer. A layer that is always on or
+        always off has no effect.
     prequential_perplexity_
-        Perplexity of tokens that were predicted before they were learnt, of the last ten batches that were scored: a fifth of the tokens from the others.
+        Perplexity of tokens that were predicted before they were learned, over the last ten scored
+        batches: a fifth of the tokens is predicted from the others.
     n_documents_seen_, n_batch_iter_, n_iter_
-        How much was learned from.
+        Number of documents and batches learned from, and of passes of `fit`.
 
     Examples
     --------
@@ -98,6 +124,8 @@ class BayesianDPFA(DeepTopics):
     >>> model.transform(counts).argmax(1)[:4].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
+
+    _learner: DPFALearner
 
     def __init__(
         self,
@@ -149,7 +177,7 @@ class BayesianDPFA(DeepTopics):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from these documents.
+        """Learn from documents.
 
         Parameters
         ----------
@@ -161,30 +189,30 @@ class BayesianDPFA(DeepTopics):
         del y
         corpus = self._corpus(X, reset=True)
         plan, passes = self._plan(corpus, total=len(corpus)), self._passes()
-        shuffled = corpus[self._order(len(corpus), 0)]
+        shuffled = self._shuffled(corpus, 0)
         first = min(10_000 if self.start_documents is None else self.start_documents, len(corpus))
         if self.inference == "filtering":
-            first = min(first, len(corpus) // 2)  # the others have to teach the layers
-        start = self._batches(shuffled[:first])
+            first = min(first, len(corpus) // 2)  # the other half is for the binary layers
+        start_batches = list(self._batches(shuffled[:first]))
         with self._bar(passes * len(corpus)) as bar:
             if self.inference == "gibbs":
-                self._learner = learner = Sweeps(plan, self.num_draws)
-                learner.run(corpus, start, passes, bar.advance)
+                self._learner = learner = GibbsLearner(plan, self.num_draws)
+                learner.run(corpus, start_batches, passes, bar.advance)
                 self.n_documents_seen_, self.n_batch_iter_ = passes * len(corpus), passes
             else:
-                self._stream(plan, wait=0).begin(start)
+                self._stream_learner(plan, 0).initialize(start_batches)
                 if self.inference == "filtering":
                     self.n_documents_seen_, shuffled = first, shuffled[first:]
                     bar.advance(first)
                 self._learn(shuffled, bar)
                 for epoch in range(1, passes):
-                    self._learn(corpus[self._order(len(corpus), epoch)], bar)
+                    self._learn(self._shuffled(corpus, epoch), bar)
         self.n_iter_ = passes
         return self
 
-    @available_if(_takes_streams)
+    @available_if(_supports_streams)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Go on with documents of a stream.
+        """Learn from more documents of a stream.
 
         Parameters
         ----------
@@ -192,38 +220,156 @@ class BayesianDPFA(DeepTopics):
             As in `fit`.
         """
         del y
-        fresh = not self.__sklearn_is_fitted__()
-        corpus = self._corpus(X, reset=fresh)
-        if fresh:
-            wait = 1000 if self.start_documents is None else self.start_documents
-            self._stream(self._plan(corpus, self.total_samples), wait)
-        with self._bar(len(corpus)) as bar:
-            self._learn(corpus, bar)
-        return self
+        return self._partial_fit(X)
 
-    def _order(self, size: int, epoch: int) -> np.ndarray:
-        return counter_rng.generator(self._seed, "documents", epoch).permutation(size)
+    def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
+        r"""Estimate $\mathrm E[\theta]$ of documents, (documents, topics), averaged over draws.
 
-    def _batches(self, corpus: Corpus) -> list[Corpus]:
-        size = self.batch_size
-        return [corpus[first : first + size] for first in range(0, len(corpus), size)]
+        The result for a document depends only on its words, not on the other documents.
 
-    def _bar(self, total: int) -> DocumentBar:
-        return DocumentBar(bool(self.verbose), total, f"DPFA, {self.inference}")
+        Parameters
+        ----------
+        X
+            As in `fit`.
+        normalize
+            Whether rows sum to 1.
+        """
+        summary = self._summarize(X)
+        return summary.shares if normalize else summary.intensities
 
-    def _stream(self, plan: Plan, wait: int) -> Stream:
-        self._learner = stream = Stream(plan, self.num_draws, wait, self.evaluate_every)
-        self.n_documents_seen_ = self.n_batch_iter_ = 0
-        return stream
+    def activations(self, X: Any) -> tuple[np.ndarray, ...]:
+        """Estimate the probability that units are on, (documents, units) for each layer.
 
-    def _learn(self, corpus: Corpus, bar: DocumentBar) -> None:
-        learner = self._learner
-        assert isinstance(learner, Stream)
-        for batch in self._batches(corpus):
-            learner.update(batch)
-            self.n_documents_seen_ += len(batch)
-            self.n_batch_iter_ += 1
-            bar.advance(len(batch), learner.perplexity(), waiting=learner.chain is None)
+        Parameters
+        ----------
+        X
+            As in `fit`.
+        """
+        return self._summarize(X).units
+
+    def top_words(
+        self, num_words: int = 10, vocabulary: Any = None, *, layer: int = 1
+    ) -> list[list[TopWord]]:
+        """List the top words of each unit of a layer, and how often they are top words in draws.
+
+        Words of a unit above the first layer are those that become more frequent when the unit is
+        on (`isotherm.topics.estimators.summaries`); a unit that only switches topics off has none.
+
+        Parameters
+        ----------
+        num_words
+            Number of words per unit.
+        vocabulary
+            Names of the columns; by default the feature names seen in `fit`, if there were any.
+        layer
+            Layer, from 1 (the topics) to the number of layers.
+        """
+        check_is_fitted(self)
+        check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self.layers))
+        draws = np.stack([summaries.unit_words(x, layer) for x in self.parameters_])
+        return summaries.top_words(draws.mean(0), draws, num_words, self._names(vocabulary))
+
+    def plot_graph(
+        self,
+        X: Any = None,
+        *,
+        vocabulary: Any = None,
+        num_words: int = 3,
+        max_units: int = 12,
+        max_links: int = 30,
+    ) -> "Figure":
+        """Plot the correlations between units: layers as columns, units as dots.
+
+        Dots are larger for units that are on more often. A line connects units of adjacent layers
+        with positive (blue) or negative (orange) correlation; its width is the strength of the
+        correlation.
+
+        Parameters
+        ----------
+        X
+            Documents to compute the correlations from; without them documents are drawn from the
+            prior of the learned network.
+        vocabulary
+            As in `top_words`.
+        num_words
+            Number of words in the label of a unit.
+        max_units, max_links
+            Maximum number of units per layer, and of lines between two layers.
+        """
+        check_is_fitted(self)
+        if X is None:
+            activation = summaries.prior_activation(self.parameters_, seed=self._seed)
+        else:
+            activation = self._summarize(X).activation
+        labels = [
+            [
+                " ".join(str(w.word) for w in words) or f"unit {k}"
+                for k, words in enumerate(self.top_words(num_words, vocabulary, layer=layer))
+            ]
+            for layer in range(1, len(self.layers) + 1)
+        ]
+        return unit_graph.plot_graph(activation, labels, max_units, max_links)
+
+    def perplexity(self, X: Any) -> float:
+        """Compute the perplexity of documents by completion: half of the tokens observed.
+
+        Predictions are averaged over draws. For other splits and a standard error, pass the
+        `parameters_` to `isotherm.topics.dpfa.perplexity.DPFAScore`.
+        """
+        check_is_fitted(self)
+        split = completion(self._hashed_corpus(X), seed=0)
+        score = DPFAScore(
+            split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads
+        )
+        for draw in self.parameters_:
+            score.add(draw)
+        return score.result().value
+
+    @property
+    def parameters_(self) -> list[Parameters]:
+        """Draws of all parameters."""
+        check_is_fitted(self)
+        return self._learner.parameters()
+
+    @property
+    def on_rates_(self) -> np.ndarray:
+        """Fraction of units that were on in the last batch, per layer."""
+        check_is_fitted(self)
+        return self._learner.on_rates
+
+    @property
+    def prequential_perplexity_(self) -> float:
+        """Perplexity of tokens that were predicted before they were learned; NaN if none were."""
+        check_is_fitted(self)
+        return self._learner.prequential_perplexity()
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.layers[0]
+
+    def _hashed_corpus(self, X: Any) -> Corpus:
+        """Convert counts to documents whose random numbers depend only on their words."""
+        return summaries.numbered_by_words(self._corpus(X, reset=False))
+
+    def _summarize(self, X: Any) -> DocumentSummary:
+        check_is_fitted(self)
+        return summaries.summarize_documents(
+            self.parameters_,
+            self._hashed_corpus(X),
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            seed=self._seed,
+            threads=self._threads,
+        )
+
+    def _begin_stream(self, corpus: Corpus) -> None:
+        first = 1000 if self.start_documents is None else self.start_documents
+        self._stream_learner(self._plan(corpus, self.total_samples), first)
+
+    def _stream_learner(self, plan: DPFAPlan, num_start_documents: int) -> StreamLearner:
+        learner = StreamLearner(plan, self.num_draws, num_start_documents, self.evaluate_every)
+        self._set_learner(learner)
+        return learner
 
     def _passes(self) -> int:
         if self.max_iter is None:
@@ -231,31 +377,24 @@ class BayesianDPFA(DeepTopics):
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         if self.inference == "filtering" and self.max_iter > 1:
             raise ValueError(
-                "`max_iter` must be 1 for `inference='filtering'`, which adds up what documents say, "
-                f"got {self.max_iter}."
+                "`max_iter` must be 1 for `inference='filtering'`, which counts every document "
+                f"once, got {self.max_iter}."
             )
         return self.max_iter
 
-    def _plan(self, corpus: Corpus, total: float | None) -> Plan:
-        """Check the settings."""
-        for name in ("batch_size", "num_draws", "sweeps"):
-            check_scalar(getattr(self, name), name, Integral, min_val=1)
-        check_scalar(self.evaluate_every, "evaluate_every", Integral, min_val=0)
+    def _plan(self, corpus: Corpus, total: float | None) -> DPFAPlan:
+        """Check the settings and collect them."""
+        self._check_settings(_COUNTS, ("topic_word_prior", "step_size", "weight_step_size"))
         if self.start_documents is not None:
             check_scalar(self.start_documents, "start_documents", Integral, min_val=0)
         check_scalar(self.diffusion, "diffusion", Real, min_val=0)
         if self.inference not in _PASSES:
             known = ", ".join(map(repr, _PASSES))
             raise ValueError(f"`inference` must be one of {known}, got {self.inference!r}.")
-        if self.fractional not in ("refuse", "round"):
-            raise ValueError(f"`fractional` must be 'refuse' or 'round', got {self.fractional!r}.")
-        if corpus.num_tokens == 0:
-            raise ValueError("`X` has no words in it: every count is zero.")
-        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        eta = 0.05 if self.topic_word_prior is None else self.topic_word_prior
-        model = DPFA(corpus.num_words, tuple(self.layers), eta, self.r, p=self.p)
+        self._begin(corpus)
+        model = DPFA(corpus.num_words, tuple(self.layers), self._word_prior, self.r, p=self.p)
         network = (self.weight_step_size, self.diffusion, self.integrator)
-        return Plan(
+        return DPFAPlan(
             model,
             self.inference,
             self.sampler,

@@ -1,6 +1,6 @@
-"""What learns inside `BayesianDPFA`: a chain or a filter of a stream, or a Gibbs sampler of documents in memory."""
+"""Learners inside `BayesianDPFA`: a chain or filter on a stream, or Gibbs sampling in memory."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -9,32 +9,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isotherm.samplers.msgnht import msgnht
-from isotherm.topics.corpus import Corpus, completion
+from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import local_gibbs
 from isotherm.topics.dpfa.bcdf import DPFAFilter
 from isotherm.topics.dpfa.gibbs import DPFAGibbs, first_parameters
 from isotherm.topics.dpfa.initialization import Start, learn_start
-from isotherm.topics.dpfa.model import DPFA, Parameters
-from isotherm.topics.dpfa.perplexity import predict
+from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
+from isotherm.topics.dpfa.perplexity import predict_batch
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.estimators.lda_learners import SAMPLERS
+from isotherm.topics.estimators.learners import Learner, named_sampler
+from isotherm.topics.perplexity import prequential_perplexity
 from isotherm.topics.scir import SCIR
 from isotherm.types import Sampler
 
 ROUNDS, ROUNDS_BURN_IN = 5, 2
-"""Draws of the parameters per batch when filtering, and how many of them are not averaged."""
+"""Draws of the parameters per batch when filtering, and how many of them are discarded."""
 WINDOW = 10
-"""Batches whose predictions make the running perplexity."""
+"""Number of scored batches in the running perplexity."""
 
 
 @lru_cache
 def network_sampler(
     step_size: float | None, diffusion: float, integrator: str, size: float = 1.0, growth: int = 0
 ) -> Sampler:
-    r"""Build the thermostat of the weights, once per setting, since every object is compiled anew.
+    r"""Build the thermostat of the weights, once per setting, since JAX compiles per object.
 
-    Without a step size it is $0.3/\sqrt J$: the curvature of the log posterior grows like the number of documents $J$, which is `size` and `growth` more
-    with every step.
+    The default step size is $0.3/\sqrt J$: the curvature of the log posterior is proportional to
+    the number of documents $J$, which is `size` at first and grows by `growth` with every step.
     """
     step: Any = step_size
     if step_size is None:
@@ -42,8 +43,8 @@ def network_sampler(
     return msgnht(None, step, diffusion, integrator=integrator)
 
 
-class Plan(NamedTuple):
-    """How to build what learns: plain values, where a sampler is functions and cannot be pickled."""
+class DPFAPlan(NamedTuple):
+    """Settings from which a chain or filter is built; can be pickled."""
 
     model: DPFA
     inference: str
@@ -52,180 +53,195 @@ class Plan(NamedTuple):
     network: tuple[float | None, float, str]
     """Step size, diffusion and integrator of the weights."""
     total: float | None
-    """Documents the posterior is given; `None` is as many as were seen."""
+    """Number of documents that the posterior is conditioned on; `None` is all documents seen."""
     batch_size: int
     sweeps: int
     burn_in: int
     seed: int
     threads: int
 
-    def build(self, start: Start | None, before: int) -> DPFAChain | DPFAFilter:
-        """Make a chain or a filter that has not moved; `before` batches went into the start."""
+    def build(self, start: Start | None, num_start_batches: int) -> DPFAChain | DPFAFilter:
+        """Build a chain or filter; `num_start_batches` were used for the initialization."""
         common: dict[str, Any] = {"start": start, "seed": self.seed, "threads": self.threads}
         if self.inference == "filtering":
             sweeps = -(-self.sweeps // ROUNDS)
             return DPFAFilter(
                 self.model, rounds=ROUNDS, burn_in=ROUNDS_BURN_IN, sweeps=sweeps, **common
             )
-        seen = max(before, 1) * self.batch_size
+        seen = max(num_start_batches, 1) * self.batch_size
         size, growth = (seen, self.batch_size) if self.total is None else (self.total, 0)
         return DPFAChain(
             self.model,
-            self._topics(before),
-            self._network(size, growth),
+            self._topic_sampler(num_start_batches),
+            self._network_sampler(size, growth),
             data_size=size,
             sweeps=self.sweeps,
             burn_in=self.burn_in,
             **common,
         )
 
-    def _network(self, size: float, growth: int) -> Sampler:
+    def _network_sampler(self, size: float, growth: int) -> Sampler:
         if self.network[0] is None:
             return network_sampler(*self.network, size, growth)
         return network_sampler(*self.network)
 
-    def _topics(self, before: int) -> Any:
+    def _topic_sampler(self, num_start_batches: int) -> Any:
         if not isinstance(self.sampler, str):
             return self.sampler
-        if self.sampler not in SAMPLERS:
-            known = ", ".join(map(repr, SAMPLERS))
-            raise ValueError(f"`sampler` must be one of {known}, got {self.sampler!r}.")
         if self.sampler == "scir" and self.step_size is None:
-            return SCIR(lambda t: (1.0 + before + t) ** -0.7, self.model.eta)
-        return SAMPLERS[self.sampler](self.step_size, self.model.eta)
+            return SCIR(lambda t: (1.0 + num_start_batches + t) ** -0.7, self.model.eta)
+        return named_sampler(self.sampler, self.step_size, self.model.eta)
 
-    def start(self, batches: list[Corpus]) -> Start | None:
-        """Read the first documents; none give no start."""
+    def learn_start(self, batches: list[Corpus]) -> Start | None:
+        """Learn the initialization from the first documents; `None` if there are none."""
         return learn_start(self.model, batches, seed=self.seed) if batches else None
 
 
-class DeepLearner(ABC):
-    """Has learned and gives draws."""
+class DPFALearner(Learner):
+    """Base of the learners of `BayesianDPFA`."""
 
-    plan: Plan
-    on_rates: np.ndarray
-    """Share of units that were on in the last batch, per layer."""
-
-    def __init__(self, plan: Plan, num_draws: int) -> None:
+    def __init__(self, plan: DPFAPlan, num_draws: int) -> None:
+        super().__init__()
         self.plan, self.num_draws = plan, num_draws
         self.on_rates = np.full(plan.model.depth, np.nan)
-        self._found: list[Parameters] | None = None
+        """Fraction of units that were on in the last batch, per layer."""
 
-    def draws(self) -> list[Parameters]:
-        """Give draws of the parameters."""
-        if self._found is None:
-            self._found = self._draws()
-        return self._found
+    def parameters(self) -> list[Parameters]:
+        """Return draws of the parameters; topics are in single precision, to save memory."""
+        return self._cached("parameters", lambda: [_with_float32(x) for x in self._parameters()])
 
     @abstractmethod
-    def _draws(self) -> list[Parameters]: ...
+    def _parameters(self) -> list[Parameters]: ...
+
+    def _draws(self) -> dict[str, np.ndarray]:
+        arrays = [parameter_arrays(draw) for draw in self.parameters()]
+        return {name: np.stack([x[name] for x in arrays])[None] for name in arrays[0]}
+
+    def _mean_topics(self) -> np.ndarray:
+        return np.mean([draw.topics for draw in self.parameters()], axis=0)
 
 
-class Stream(DeepLearner):
-    """Learns from batches; its memory does not grow."""
+class StreamLearner(DPFALearner):
+    """Learns from batches by a chain or a filter; its memory does not grow.
 
-    def __init__(self, plan: Plan, num_draws: int, wait: int, predict_every: int) -> None:
+    Parameters
+    ----------
+    plan
+        How to build the chain or filter.
+    num_draws
+        Number of draws to keep.
+    num_start_documents
+        Number of first documents that are collected for the initialization.
+    predict_every
+        Predict a part of every `predict_every`-th batch before learning from it; 0 means never.
+    """
+
+    def __init__(
+        self, plan: DPFAPlan, num_draws: int, num_start_documents: int, predict_every: int
+    ) -> None:
         super().__init__(plan, num_draws)
-        self.wait, self.predict_every = wait, predict_every
-        self.seen = self.before = 0
-        self.waiting: list[Corpus] = []
-        """The first documents, until there are `wait` of them."""
-        self.chain = None if wait else plan.build(None, 0)
+        self.num_start_documents, self.predict_every = num_start_documents, predict_every
+        self.num_documents = self.num_start_batches = 0
+        self.start_batches: list[Corpus] = []
+        """The first documents, until there are `num_start_documents`."""
+        self.chain = None if num_start_documents else self._build_chain()
         self.recent: deque[Parameters] = deque(maxlen=num_draws)
-        self.predicted: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self.predicted: deque[np.ndarray] = deque(maxlen=WINDOW)
 
-    def __getstate__(self) -> dict[str, Any]:
-        arrays = None if self.chain is None else self.chain.arrays()
-        return self.__dict__ | {"chain": arrays, "_found": None}
+    @property
+    def waiting(self) -> bool:
+        """Whether documents are only collected for the initialization."""
+        return self.chain is None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if state["chain"] is not None:
-            self.chain = self.plan.build(None, self.before)
-            self.chain.restore(state["chain"])
+    def _build_chain(self) -> DPFAChain | DPFAFilter:
+        return self.plan.build(None, self.num_start_batches)
 
-    def update(self, batch: Corpus) -> None:
-        """Learn from documents, or keep them until there are enough for a start."""
-        self._found, self.seen = None, self.seen + len(batch)
+    def _update(self, batch: Corpus) -> None:
+        self.num_documents += len(batch)
         if self.chain is None:
-            self.waiting.append(batch)
-            if self.seen >= self.wait:
-                self.begin(self.waiting)
+            self.start_batches.append(batch)
+            if self.num_documents >= self.num_start_documents:
+                self.initialize(self.start_batches)
             return
         if self.predict_every and self.chain.num_batches % self.predict_every == 0:
-            self._predict(self.chain, batch)
+            self._predict(batch)
         if isinstance(self.chain, DPFAChain):
             total = self.plan.total
-            self.chain.data_size = self.seen if total is None else total
+            self.chain.data_size = self.num_documents if total is None else total
         self.chain.step(batch)
         self.on_rates = self.chain.on_rates
         if isinstance(self.chain, DPFAChain):
-            self.recent.append(_lighter(self.chain.parameters()))
+            self.recent.append(_with_float32(self.chain.parameters()))
 
-    def begin(self, batches: list[Corpus]) -> None:
-        """Start from what these documents say."""
-        self._found, self.waiting, self.before = None, [], len(batches)
-        self.chain = self.plan.build(self.plan.start(batches), self.before)
+    def initialize(self, batches: list[Corpus]) -> None:
+        """Build the chain or filter from the first documents."""
+        self._cache, self.start_batches, self.num_start_batches = {}, [], len(batches)
+        self.chain = self.plan.build(self.plan.learn_start(batches), self.num_start_batches)
 
-    def perplexity(self) -> float:
-        """Give the perplexity of what was predicted in the last batches that were."""
-        if not sum(number for _, number in self.predicted):
-            return float("nan")
-        log_likelihood, tokens = np.sum(list(self.predicted), axis=0)
-        return float(np.exp(-log_likelihood / tokens))
+    def prequential_perplexity(self) -> float:
+        """Return the perplexity of the tokens predicted in the last scored batches."""
+        return prequential_perplexity(np.sum([np.zeros(2), *self.predicted], axis=0))
 
-    def _predict(self, chain: DPFAChain | DPFAFilter, batch: Corpus) -> None:
-        plan, step = self.plan, -1 - chain.num_batches  # not the numbers of the sweeps that learn
-        split = completion(batch, observed=0.8, seed=plan.seed)
-        prepared = local_gibbs.prepare_parameters(chain.parameters())
-        found = predict(
-            prepared,
-            split,
+    def _predict(self, batch: Corpus) -> None:
+        plan = self.plan
+        predicted = predict_batch(
+            local_gibbs.prepare_parameters(self.chain.parameters()),
+            batch,
             sweeps=plan.sweeps,
             burn_in=plan.burn_in,
             seed=plan.seed,
-            step=step,
+            num_batches=self.chain.num_batches,
             threads=plan.threads,
         )
-        self.predicted.append(found)
+        self.predicted.append(predicted)
 
-    def _draws(self) -> list[Parameters]:
+    def _parameters(self) -> list[Parameters]:
         if self.chain is None:
-            start, seed = self.plan.start(self.waiting), self.plan.seed
+            start, seed = self.plan.learn_start(self.start_batches), self.plan.seed
             return [
-                _lighter(first_parameters(self.plan.model, seed + i, start))
-                for i in range(self.num_draws)
+                first_parameters(self.plan.model, seed + i, start) for i in range(self.num_draws)
             ]
         if self.chain.num_batches == 0:
-            return [_lighter(self.chain.parameters())]
+            return [self.chain.parameters()]
         if isinstance(self.chain, DPFAFilter):
-            return [_lighter(self.chain.draw(i)) for i in range(self.num_draws)]
+            return [self.chain.draw(i) for i in range(self.num_draws)]
         return list(self.recent)
 
 
-class Sweeps(DeepLearner):
-    """Gibbs sweeps over all documents; draws are of the later half."""
+class GibbsLearner(DPFALearner):
+    """Gibbs sweeps over all documents; draws are from the second half of the sweeps."""
 
-    def run(self, corpus: Corpus, first: list[Corpus], num_sweeps: int, tell: Callable) -> None:
-        """Start from what the first documents say and sweep; `tell` hears of the documents swept."""
-        plan, start = self.plan, self.plan.start(first)
+    def run(
+        self,
+        corpus: Corpus,
+        start_batches: list[Corpus],
+        num_sweeps: int,
+        report: Callable[[int], None],
+    ) -> None:
+        """Sweep all documents; `report` is called with the number of documents of each sweep."""
+        plan, start = self.plan, self.plan.learn_start(start_batches)
         parameters = first_parameters(plan.model, plan.seed, start)
-        chain = DPFAGibbs(
+        gibbs = DPFAGibbs(
             plan.model, corpus, seed=plan.seed, threads=plan.threads, parameters=parameters
         )
-        late = num_sweeps - np.arange(self.num_draws) * max(num_sweeps // 2 // self.num_draws, 1)
-        kept = []
+        kept = num_sweeps - np.arange(self.num_draws) * max(num_sweeps // 2 // self.num_draws, 1)
+        self._kept: list[Parameters] = []
         for i in range(1, num_sweeps + 1):
-            chain.sweep()
-            if i in late:
-                kept.append(_lighter(chain.parameters()))
-            tell(len(corpus))
-        self._kept, self.on_rates = kept, chain.on_rates
+            gibbs.sweep()
+            if i in kept:
+                self._kept.append(_with_float32(gibbs.parameters()))
+            report(len(corpus))
+        self.on_rates = gibbs.on_rates
 
-    def _draws(self) -> list[Parameters]:
+    def _parameters(self) -> list[Parameters]:
         return self._kept
 
+    def _build_chain(self) -> None:
+        return None
 
-def _lighter(parameters: Parameters) -> Parameters:
-    """Keep topics in single precision: they are by far the most."""
+    def _update(self, batch: Corpus) -> None:
+        raise NotImplementedError("Gibbs sampling needs all documents at once: use `run`.")
+
+
+def _with_float32(parameters: Parameters) -> Parameters:
     return parameters._replace(topics=np.asarray(parameters.topics, np.float32))

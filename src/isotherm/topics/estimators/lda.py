@@ -1,19 +1,17 @@
-"""Topics of counted words, with scikit-learn's interface and draws from the posterior."""
+"""Latent Dirichlet allocation with scikit-learn's interface and posterior draws."""
 
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_scalar
 from sklearn.utils.validation import check_is_fitted
 
-from isotherm.loop.progress import make_progress
-from isotherm.topics import counter_rng, layout
-from isotherm.topics.bcdf import BCDFLDA
+from isotherm.topics import layout
 from isotherm.topics.corpus import Corpus, completion
-from isotherm.topics.estimators.base import CountsTransformer
-from isotherm.topics.estimators.lda_learners import Chain, Filter, Learner, Plan, check_settings
-from isotherm.topics.estimators.lda_summaries import (
+from isotherm.topics.estimators.base import TopicEstimator
+from isotherm.topics.estimators.learners import LDAChainLearner, LDAFilterLearner, LDAPlan
+from isotherm.topics.estimators.summaries import (
     TopicShares,
     TopWord,
     top_words,
@@ -22,18 +20,28 @@ from isotherm.topics.estimators.lda_summaries import (
 from isotherm.topics.expected_counts import fold_in_fixed_point
 from isotherm.topics.perplexity import perplexity
 
+_COUNTS = {
+    "n_components": 1,
+    "batch_size": 1,
+    "max_iter": 1,
+    "num_draws": 1,
+    "sweeps": 1,
+    "burn_in": 0,
+}
+"""Integer settings and their least values."""
 
-class BayesianLDA(CountsTransformer):
-    r"""Latent Dirichlet allocation whose topics are draws from their posterior.
 
-    Takes what `sklearn.feature_extraction.text.CountVectorizer` gives, sparse, never made dense. Names
-    are those of scikit-learn's `LatentDirichletAllocation` where it has them. Memory does not grow with the
-    documents: `partial_fit` takes streams.
+class BayesianLDA(TopicEstimator):
+    r"""Latent Dirichlet allocation with draws from the posterior of the topics.
 
-    The default learner is conditional density filtering that forgets (`isotherm.topics.bcdf`): a batch's
-    words are assigned to topics by collapsed Gibbs sweeps given all batches before, and draws come from
-    the Dirichlet posterior of the topics. It has no step size. `sampler` puts a stochastic-gradient chain in its place
-    (`isotherm.topics.lda`), which draws the topics themselves.
+    Accepts the output of `sklearn.feature_extraction.text.CountVectorizer`; sparse input is not
+    converted to a dense array. Names are those of scikit-learn's `LatentDirichletAllocation` where
+    it has them. Memory does not grow with the number of documents: use `partial_fit` for streams.
+
+    The default is conditional density filtering with discounted counts (`isotherm.topics.bcdf`):
+    the words of a batch are assigned to topics by collapsed Gibbs sweeps given all previous
+    batches, and draws are from the Dirichlet posterior of the topics. It has no step size. With
+    another `sampler` the topics are drawn by stochastic-gradient MCMC (`isotherm.topics.lda`).
 
     Parameters
     ----------
@@ -42,31 +50,35 @@ class BayesianLDA(CountsTransformer):
     doc_topic_prior
         $\alpha$, Dirichlet prior of the topics of a document; `None` is 0.1.
     topic_word_prior
-        $\beta$, Dirichlet prior of the words of a topic; `None` is 0.05. Samplers other than `"filter"`, `"scir"`,
-        `"sgrld"` and `"tlasgr"` have the prior $\mathcal N(0.1, 1)$ of expanded-natural topics instead.
+        $\beta$, Dirichlet prior of the words of a topic; `None` is 0.05. Samplers other than
+        `"filter"`, `"scir"`, `"sgrld"` and `"tlasgr"` use the prior $\mathcal N(0.1, 1)$ of
+        expanded-natural topics instead.
     sampler
-        `"filter"`, `"scir"`, `"sgrld"`, `"tlasgr"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`, `"psgld"`, or a sampler object
-        built with `grad_fn=None`.
+        `"filter"`, `"scir"`, `"sgrld"`, `"tlasgr"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`,
+        `"psgld"`, or a sampler object built with `grad_fn=None`.
     step_size
-        $h$ of a named sampler, a number or a schedule; `None` has a default for each. The filter has none.
+        $h$ of a named sampler, a number or a schedule; `None` is a default for each sampler. The
+        filter has no step size.
     learning_decay
-        $\kappa$ in (0.5, 1]: how slowly the filter forgets; 1 is never.
+        $\kappa$ in (0.5, 1] of the filter: smaller values discount old counts faster, 1 never does.
     batch_size
         Documents per update.
     max_iter
-        How often `fit` goes through the documents.
+        Number of passes of `fit` over the documents.
     total_samples
-        Number of documents the posterior is given in `partial_fit`; `None` is as many as were seen.
+        Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
+        number of documents seen.
     num_draws
-        How many draws to keep.
+        Number of draws to keep.
     sweeps, burn_in
-        Gibbs sweeps per batch, and how many of them are not averaged.
+        Gibbs sweeps per batch, and how many of them are discarded.
     fractional
-        What to do with counts that are not whole: `"refuse"`, or `"round"` them.
+        What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
-        Threads for sweeps of samplers and `transform`, -1 for one per core; results do not depend on it.
+        Number of threads for the sweeps of samplers and for `transform`, -1 for one per core;
+        results do not depend on it.
     random_state
-        Seed. The same one gives the same topics on any number of threads.
+        Seed. The same seed gives the same topics on any number of threads.
     verbose
         Show a progress bar.
 
@@ -75,9 +87,9 @@ class BayesianLDA(CountsTransformer):
     components_
         Posterior mean of the topics, (topics, words); rows sum to 1.
     draws_
-        Draws of the topics, (draws, topics, words).
+        Posterior draws: `{"topics": (1, draw, topic, word)}`.
     n_documents_seen_, n_batch_iter_, n_iter_
-        How much was learned from.
+        Number of documents and batches learned from, and of passes of `fit`.
 
     Examples
     --------
@@ -88,8 +100,6 @@ class BayesianLDA(CountsTransformer):
     >>> lda.transform(counts).argmax(1)[:4].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
-
-    _learner: Learner
 
     def __init__(
         self,
@@ -129,7 +139,7 @@ class BayesianLDA(CountsTransformer):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the topics of these documents.
+        """Learn the topics of documents.
 
         Parameters
         ----------
@@ -140,20 +150,15 @@ class BayesianLDA(CountsTransformer):
         """
         del y
         corpus = self._corpus(X, reset=True)
-        self._begin(corpus, total=len(corpus))
-        size, steps = self.batch_size, -(-len(corpus) // self.batch_size)
-        with make_progress(bool(self.verbose), self.max_iter * steps, "LDA") as bar:
+        self._build_learner(corpus, total=len(corpus))
+        with self._bar(self.max_iter * len(corpus)) as bar:
             for epoch in range(self.max_iter):
-                rng = counter_rng.generator(self._seed, "documents", epoch)
-                shuffled = corpus[rng.permutation(len(corpus))]
-                for first in range(0, len(corpus), size):
-                    self._update(shuffled[first : first + size])
-                    bar.advance(1, None, None)
+                self._learn(self._shuffled(corpus, epoch), bar)
         self.n_iter_ = self.max_iter
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Go on with documents of a stream.
+        """Learn from more documents of a stream.
 
         Parameters
         ----------
@@ -161,23 +166,17 @@ class BayesianLDA(CountsTransformer):
             As in `fit`.
         """
         del y
-        fresh = not self.__sklearn_is_fitted__()
-        corpus = self._corpus(X, reset=fresh)
-        if fresh:
-            self._begin(corpus, self.total_samples)
-        for first in range(0, len(corpus), self.batch_size):
-            self._update(corpus[first : first + self.batch_size])
-        return self
+        return self._partial_fit(X)
 
     def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
-        """Find the topics of documents, (documents, topics).
+        """Estimate the topic proportions of documents, (documents, topics).
 
         Parameters
         ----------
         X
             As in `fit`.
         normalize
-            Whether rows sum to 1, or to the length of the document and the prior.
+            Whether rows sum to 1; otherwise they sum to the length of the document plus the prior.
         """
         check_is_fitted(self)
         corpus = self._corpus(X, reset=False)
@@ -190,10 +189,11 @@ class BayesianLDA(CountsTransformer):
     def topic_shares(
         self, X: Any, *, level: float = 0.9, per_document: bool = False
     ) -> TopicShares:
-        r"""Give credible intervals for the shares of topics.
+        r"""Compute credible intervals for the shares of topics.
 
-        For each draw of the topics, words are assigned by Gibbs sweeps and the proportions of each document are drawn
-        from their Dirichlet posterior. The share of a topic is the mean over documents.
+        For each draw of the topics, topics are assigned to words by Gibbs sweeps and the
+        proportions of each document are drawn from their Dirichlet posterior. The share of a topic
+        is the mean over documents.
 
         Parameters
         ----------
@@ -202,12 +202,13 @@ class BayesianLDA(CountsTransformer):
         level
             Posterior probability of an interval.
         per_document
-            Whether to give them for each document, (documents, topics), instead of for all, (topics,).
+            Whether to compute intervals for each document, (documents, topics), instead of for the
+            mean over documents, (topics,).
         """
         check_is_fitted(self)
         check_scalar(level, "level", Real, min_val=0, max_val=1, include_boundaries="neither")
         return topic_shares(
-            self.draws_,
+            self._topic_draws,
             self._corpus(X, reset=False),
             self._alpha,
             level=level,
@@ -218,76 +219,66 @@ class BayesianLDA(CountsTransformer):
             threads=self._threads,
         )
 
-    def top_words(self, n_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
-        """List the top words of each topic, with the probability that they are such.
+    def top_words(self, num_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
+        """List the top words of each topic, and how often they are top words in the draws.
 
         Parameters
         ----------
-        n_words
-            How many per topic.
+        num_words
+            Number of words per topic.
         vocabulary
-            Names of the columns; by default those seen in `fit`, if there were any.
+            Names of the columns; by default the feature names seen in `fit`, if there were any.
         """
         check_is_fitted(self)
-        return top_words(self.components_, self.draws_, n_words, self._names(vocabulary))
+        return top_words(self.components_, self._topic_draws, num_words, self._names(vocabulary))
 
     def perplexity(self, X: Any) -> float:
-        """Score documents by completion: half of their tokens observed, draws averaged.
+        """Compute the perplexity of documents by completion: half of the tokens observed.
 
-        This is not the bound of `LatentDirichletAllocation.perplexity`. Give `isotherm.topics.perplexity` the
-        `draws_` for other splits and a standard error.
+        Predictions are averaged over draws. This is not the bound of
+        `LatentDirichletAllocation.perplexity`. For other splits and a standard error, pass
+        `draws_["topics"][0]` to `isotherm.topics.perplexity.perplexity`.
         """
         check_is_fitted(self)
         split = completion(self._corpus(X, reset=False), seed=0)
-        return perplexity(self.draws_, split, self._alpha, threads=self._threads).value
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Give the mean log probability of a held-out token: minus the log of `perplexity`."""
-        del y
-        return -float(np.log(self.perplexity(X)))
-
-    @property
-    def draws_(self) -> np.ndarray:
-        """Draws of the topics, (draws, topics, words)."""
-        check_is_fitted(self)
-        return self._learner.draws()
-
-    @property
-    def components_(self) -> np.ndarray:
-        """Posterior mean of the topics, (topics, words)."""
-        check_is_fitted(self)
-        return self._learner.mean()
+        return perplexity(self._topic_draws, split, self._alpha, threads=self._threads).value
 
     @property
     def _n_features_out(self) -> int:
         return self.n_components
 
-    def _update(self, batch: Corpus) -> None:
-        self._learner.update(batch)
-        self.n_documents_seen_ += len(batch)
-        self.n_batch_iter_ += 1
+    @property
+    def _topic_draws(self) -> np.ndarray:
+        """Draws of the topics, (draws, topics, words)."""
+        return self.draws_["topics"][0]
 
-    def _begin(self, corpus: Corpus, total: float | None) -> None:
-        """Check the settings and make a learner."""
-        check_settings(self)
-        if corpus.num_tokens == 0:
-            raise ValueError("`X` has no words in it: every count is zero.")
+    def _begin_stream(self, corpus: Corpus) -> None:
+        self._build_learner(corpus, self.total_samples)
+
+    def _build_learner(self, corpus: Corpus, total: float | None) -> None:
+        """Check the settings and build a learner."""
+        self._check_settings(_COUNTS, ("doc_topic_prior", "topic_word_prior", "step_size"))
+        check_scalar(
+            self.learning_decay,
+            "learning_decay",
+            Real,
+            min_val=0.5,
+            max_val=1,
+            include_boundaries="right",
+        )
+        self._begin(corpus)
         alpha = 0.1 if self.doc_topic_prior is None else self.doc_topic_prior
-        beta = 0.05 if self.topic_word_prior is None else self.topic_word_prior
         self._alpha = layout.as_alpha(alpha, self.n_components)
-        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        shared = {
-            "sweeps": self.sweeps,
-            "burn_in": self.burn_in,
-            "seed": self._seed,
-            "alpha": alpha,
-        }
-        sizes = (self.n_components, corpus.num_words)
-        if isinstance(self.sampler, str) and self.sampler == "filter":
-            limit = np.inf if total is None else total
-            model = BCDFLDA(*sizes, beta=beta, decay=self.learning_decay, data_size=limit, **shared)
-            self._learner = Filter(model, self.num_draws)
-        else:
-            plan = Plan(self.sampler, self.step_size, beta, sizes, self._threads, shared)
-            self._learner = Chain(plan, self.num_draws, total)
-        self.n_documents_seen_ = self.n_batch_iter_ = 0
+        plan = LDAPlan(
+            self.sampler,
+            self.step_size,
+            self._word_prior,
+            self.learning_decay,
+            (self.n_components, corpus.num_words),
+            total,
+            self._threads,
+            {"sweeps": self.sweeps, "burn_in": self.burn_in, "seed": self._seed, "alpha": alpha},
+        )
+        is_filter = isinstance(self.sampler, str) and self.sampler == "filter"
+        learner = LDAFilterLearner if is_filter else LDAChainLearner
+        self._set_learner(learner(plan, self.num_draws))

@@ -1,4 +1,4 @@
-"""A picture of units that go together, over all layers of a deep topic model."""
+"""Plot of the correlations between units of all layers of a deep topic model."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isotherm.topics.estimators.dpfa_summaries import Activation
+from isotherm.topics.estimators.summaries import Activation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TOGETHER, _APART, _NODE = "#0072b2", "#d55e00", "#555555"
+_POSITIVE, _NEGATIVE, _NODE = "#0072b2", "#d55e00", "#555555"
 
 
 def choose_units(activation: Activation, max_units: int) -> list[np.ndarray]:
-    """Choose the units of each layer that are linked most strongly, from the top down.
+    """Choose the units of each layer that are correlated most strongly, from the top down.
 
-    On top those with the largest sum of squared correlations, below those that are linked to the chosen ones. A layer is ordered by where its
-    links go, so that few lines cross.
+    In the top layer these are the units with the largest sum of squared correlations, in the layers
+    below those most correlated with the chosen units above. A layer is ordered by the positions of
+    its correlated units, so that few lines cross.
     """
     strength = [np.zeros_like(on) for on in activation.on]
     for layer, x in enumerate(activation.correlation):
@@ -40,18 +41,18 @@ def choose_units(activation: Activation, max_units: int) -> list[np.ndarray]:
 def plot_graph(
     activation: Activation, labels: Sequence[Sequence[str]], max_units: int, max_links: int
 ) -> "Figure":
-    """Draw layers as columns, units as dots, and lines between units that go together or avoid each other.
+    """Plot layers as columns, units as dots, and lines between correlated units.
 
     Parameters
     ----------
     activation
-        Who goes with whom.
+        Correlations between units.
     labels
-        A text for every unit of every layer.
+        Text for every unit of every layer.
     max_units
-        Units per layer.
+        Maximum number of units per layer.
     max_links
-        Lines between two layers, the strongest correlations first.
+        Maximum number of lines between two layers, the strongest correlations first.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -60,11 +61,11 @@ def plot_graph(
     depth, rows = len(chosen), max(map(len, chosen))
     figure = Figure(figsize=(3.6 * depth + 0.6, 0.42 * rows + 1.3), layout="constrained")
     axes = figure.add_subplot()
-    places = [_places(len(units), rows) for units in chosen]
-    for layer, (below, above) in enumerate(pairwise(places)):
+    heights = [_heights(len(units), rows) for units in chosen]
+    for layer, (below, above) in enumerate(pairwise(heights)):
         links = activation.correlation[layer][np.ix_(chosen[layer], chosen[layer + 1])]
         _draw_links(axes, layer, links, below, above, max_links)
-    for layer, (units, y) in enumerate(zip(chosen, places, strict=True)):
+    for layer, (units, y) in enumerate(zip(chosen, heights, strict=True)):
         on = activation.on[layer][units]
         axes.scatter(np.full(len(y), layer), y, s=15 + 160 * on, color=_NODE, zorder=3)
         for unit, height in zip(units, y, strict=True):
@@ -91,14 +92,14 @@ def plot_graph(
             for layer, pair in enumerate(pairwise(chosen))
         ]
         most, least = max(x.max() for x in shown), min(x.min() for x in shown)
-        lines = [Line2D([], [], color=color, lw=2) for color in (_TOGETHER, _APART)]
+        lines = [Line2D([], [], color=color, lw=2) for color in (_POSITIVE, _NEGATIVE)]
         names = [f"on together (correlation to {most:.2f})", f"on apart (to {least:.2f})"]
         figure.legend(lines, names, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def _places(size: int, rows: int) -> np.ndarray:
-    """Spread units over the height of the picture, the first on top."""
+def _heights(size: int, rows: int) -> np.ndarray:
+    """Return vertical positions spread over the height of the plot, the first on top."""
     return rows - 1 - (np.arange(size) + 0.5) * rows / size + 0.5
 
 
@@ -110,6 +111,6 @@ def _draw_links(
         size = abs(links[i, j])
         if size < 0.01:
             continue
-        color = _TOGETHER if links[i, j] > 0 else _APART
+        color = _POSITIVE if links[i, j] > 0 else _NEGATIVE
         line = {"color": color, "lw": 0.4 + 5 * size, "alpha": min(0.25 + size, 0.9)}
         axes.plot([layer, layer + 1], [below[i], above[j]], zorder=1, **line)

@@ -1,4 +1,4 @@
-"""A progress bar for streams of documents: how fast they come, and how well the next ones are predicted."""
+"""A progress bar for streams of documents, with the running perplexity."""
 
 from types import TracebackType
 from typing import Self
@@ -9,16 +9,16 @@ from isotherm.loop.progress import make_line
 
 
 class DocumentBar:
-    """Show documents, documents per second, time left and the running perplexity, on stderr; or nothing.
+    """Show documents, documents per second, time left and the running perplexity on stderr.
 
     Parameters
     ----------
     show
         Whether to show anything.
     total
-        Documents to come.
+        Number of documents to process.
     label
-        What learns.
+        Text in front of the bar.
     """
 
     def __init__(self, show: bool, total: int, label: str) -> None:
@@ -45,7 +45,17 @@ class DocumentBar:
     def advance(
         self, num_documents: int, perplexity: float = np.nan, *, waiting: bool = False
     ) -> None:
-        """Count documents; a perplexity that is not known is not shown, nor a rate while they only wait for others."""
+        """Advance the bar.
+
+        Parameters
+        ----------
+        num_documents
+            Number of documents processed.
+        perplexity
+            Running perplexity; not shown if it is NaN.
+        waiting
+            Whether documents are only collected for the initialization; then no rate is shown.
+        """
         if self._bar is None:
             return
         text = "" if np.isnan(perplexity) else f"perplexity {perplexity:,.0f}"

@@ -1,0 +1,202 @@
+"""Learners inside the estimators: their common base, samplers by name, and the learners of LDA."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isotherm.samplers.msgnht import msgnht
+from isotherm.samplers.psgld import psgld
+from isotherm.samplers.sghmc import sghmc
+from isotherm.samplers.sgld import sgld
+from isotherm.samplers.sgnht import sgnht
+from isotherm.samplers.sgrld import sgrld
+from isotherm.schedules import polynomial
+from isotherm.topics.bcdf import BCDFLDA
+from isotherm.topics.corpus import Corpus
+from isotherm.topics.lda import LDAChain
+from isotherm.topics.scir import SCIR
+from isotherm.topics.tlasgr import TLASGR
+
+SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
+    "scir": lambda h, beta: SCIR(polynomial(1.0, 1, 0.7) if h is None else h, beta),
+    "sgrld": lambda h, beta: sgrld(None, polynomial(0.05, 100, 0.6) if h is None else h, beta),
+    "tlasgr": lambda h, beta: TLASGR(polynomial(0.5, 1, 0.7) if h is None else h, beta),
+    "msgnht": lambda h, _: msgnht(None, 5e-3 if h is None else h),
+    "sgnht": lambda h, _: sgnht(None, 5e-3 if h is None else h),
+    "sghmc": lambda h, _: sghmc(None, 2.5e-3 if h is None else h, 10.0),
+    "sgld": lambda h, _: sgld(None, 1e-5 if h is None else h),
+    "psgld": lambda h, _: psgld(None, 0.03 if h is None else h),
+}
+"""Samplers by name: functions of a step size (`None` for a default) and of the topics' prior."""
+
+
+def named_sampler(name: str, step_size: Any, prior: float, others: tuple[str, ...] = ()) -> Any:
+    """Build a sampler by name, once per setting, since JAX compiles per sampler object.
+
+    Parameters
+    ----------
+    name
+        A key of `SAMPLERS`.
+    step_size
+        A number, a schedule, or `None` for the default of the sampler.
+    prior
+        Dirichlet prior of the topics; only some samplers use it.
+    others
+        Other names that the caller accepts, for the error message.
+    """
+    if name not in SAMPLERS:
+        known = ", ".join(map(repr, (*others, *SAMPLERS)))
+        raise ValueError(f"`sampler` must be one of {known}, got {name!r}.")
+    build = _cached_sampler if isinstance(step_size, Hashable) else _build_sampler
+    return build(name, step_size, prior)
+
+
+def _build_sampler(name: str, step_size: Any, prior: float) -> Any:
+    return SAMPLERS[name](step_size, prior)
+
+
+_cached_sampler = lru_cache(maxsize=32)(_build_sampler)
+
+
+class Learner(ABC):
+    """Learns from batches and has draws; its memory does not grow with the number of batches.
+
+    A pickle contains the state of `chain` instead of the chain, since samplers consist of
+    functions.
+    """
+
+    chain: Any = None
+    """The chain or filter that learns, if it is kept."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, Any] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether documents are only collected for the initialization."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        chain = None if self.chain is None else self.chain.state_dict()
+        return self.__dict__ | {"chain": chain, "_cache": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if state["chain"] is not None:
+            self.chain = self._build_chain()
+            self.chain.load_state_dict(state["chain"])
+
+    def update(self, batch: Corpus) -> None:
+        """Learn from documents."""
+        self._cache = {}
+        self._update(batch)
+
+    def draws(self) -> dict[str, np.ndarray]:
+        """Return draws by name, with leading axes (chain, draw)."""
+        return self._cached("draws", self._draws)
+
+    def mean_topics(self) -> np.ndarray:
+        """Return the posterior mean of the topics, (topics, words)."""
+        return self._cached("mean", self._mean_topics)
+
+    def prequential_perplexity(self) -> float:
+        """Return the perplexity of tokens predicted before they were learned; NaN if none were."""
+        return float("nan")
+
+    def _cached(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self._cache:
+            self._cache[name] = compute()
+        return self._cache[name]
+
+    @abstractmethod
+    def _build_chain(self) -> Any: ...
+
+    @abstractmethod
+    def _update(self, batch: Corpus) -> None: ...
+
+    @abstractmethod
+    def _draws(self) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def _mean_topics(self) -> np.ndarray: ...
+
+
+class LDAPlan(NamedTuple):
+    """Settings from which a chain or filter of LDA is built; can be pickled."""
+
+    sampler: Any
+    step_size: Any
+    beta: float
+    decay: float
+    sizes: tuple[int, int]
+    """Number of topics and of words."""
+    total: float | None
+    """Number of documents that the posterior is conditioned on; `None` is all documents seen."""
+    threads: int
+    common: dict[str, Any]
+    """Arguments that chains and filters have in common."""
+
+    def build_filter(self) -> BCDFLDA:
+        """Build a filter that has not learned yet."""
+        limit = np.inf if self.total is None else self.total
+        return BCDFLDA(
+            *self.sizes, beta=self.beta, decay=self.decay, data_size=limit, **self.common
+        )
+
+    def build_chain(self) -> LDAChain:
+        """Build a chain that has not taken a step yet."""
+        sampler = self.sampler
+        if isinstance(sampler, str):
+            sampler = named_sampler(sampler, self.step_size, self.beta, others=("filter",))
+        return LDAChain(sampler, *self.sizes, data_size=1, threads=self.threads, **self.common)
+
+
+class LDAFilterLearner(Learner):
+    """Conditional density filtering: draws are from the Dirichlet distribution of the filter."""
+
+    def __init__(self, plan: LDAPlan, num_draws: int) -> None:
+        super().__init__()
+        self.plan, self.num_draws = plan, num_draws
+        self.chain = self._build_chain()
+
+    def _build_chain(self) -> BCDFLDA:
+        return self.plan.build_filter()
+
+    def _update(self, batch: Corpus) -> None:
+        self.chain.update(batch)
+
+    def _draws(self) -> dict[str, np.ndarray]:
+        return {"topics": np.stack([self.chain.draw(i) for i in range(self.num_draws)])[None]}
+
+    def _mean_topics(self) -> np.ndarray:
+        return self.chain.topics()
+
+
+class LDAChainLearner(Learner):
+    """A chain of topics: one step per batch, and the topics of the last steps as draws."""
+
+    def __init__(self, plan: LDAPlan, num_draws: int) -> None:
+        super().__init__()
+        self.plan, self.num_documents = plan, 0
+        self.chain = self._build_chain()
+        self.recent: deque[np.ndarray] = deque(maxlen=num_draws)
+
+    def _build_chain(self) -> LDAChain:
+        return self.plan.build_chain()
+
+    def _update(self, batch: Corpus) -> None:
+        self.num_documents += len(batch)
+        total = self.plan.total
+        self.chain.data_size = self.num_documents if total is None else total
+        self.chain.step(batch)
+        self.recent.append(self.chain.topics())
+
+    def _draws(self) -> dict[str, np.ndarray]:
+        return {"topics": np.stack(list(self.recent))[None]}
+
+    def _mean_topics(self) -> np.ndarray:
+        return np.mean(list(self.recent), axis=0)
