@@ -1,4 +1,4 @@
-"""How wrong is a sampler about a network small enough to know the answer?
+"""How accurate is a sampler on a network small enough for an exact reference?
 
 Regression with one hidden layer of tanh units, prior N(0, 1) on every weight, known noise,
 temperature 1. The reference are draws of Hamiltonian Monte Carlo with a Metropolis test, in double

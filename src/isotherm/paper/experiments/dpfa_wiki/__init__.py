@@ -1,4 +1,4 @@
-r"""Does a deep prior help a topic model of Wikipedia, and which way of learning it?
+r"""Does a deep prior improve a topic model of Wikipedia, and which method learns it best?
 
 Deep Poisson factor analysis (DPFA) with 128 topics and binary layers of 128, 64 and 32 units, in
 one pass over Wikipedia articles (7702 words) in batches of 100. The weights of the layers are
@@ -28,13 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.paper.experiments.contract import Claim, Report
-from isotherm.paper.experiments.dpfa_wiki import figures, tables
+from isotherm.paper.experiments.contract import Report
+from isotherm.paper.experiments.dpfa_wiki.figures import plot
 from isotherm.paper.experiments.dpfa_wiki.methods import Method, Settings
-from isotherm.paper.experiments.dpfa_wiki.tables import KINDS, ONE_LAYER
+from isotherm.paper.experiments.dpfa_wiki.tables import KINDS, ONE_LAYER, check, rows
 from isotherm.paper.experiments.dpfa_wiki.training import (
     Plan,
     Traces,
@@ -47,6 +46,8 @@ from isotherm.topics.corpus_readers import CorpusStream, stream_wiki
 from isotherm.topics.dpfa.initialization import Start, learn_start
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.types import Key
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 
 @dataclass(frozen=True)
@@ -295,18 +296,3 @@ class _Trainer:
 
 def _first(stream: CorpusStream, size: int) -> Any:
     return next(stream.batches(size)).corpus
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the rows of all tables."""
-    return tables.rows(config, result)
-
-
-def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Check the claims of the paper and our own."""
-    return tables.claims(config, result)
-
-
-def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw perplexity against documents, and the layers."""
-    return figures.plot(config, result)

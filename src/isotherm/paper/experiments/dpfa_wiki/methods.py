@@ -1,8 +1,9 @@
 """The methods that learn from the stream, and the score of each.
 
-Every method is an object with `step`, `parameters`, `arrays` and `restore`.
+Every method is an object with `step`, `parameters`, `state_dict` and `load_state_dict`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from isotherm.topics.dpfa.perplexity import DPFAScore
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.scir import SCIR
+from isotherm.topics.state import StateDict, Stateful
 from isotherm.topics.tlasgr import TLASGR
 from isotherm.types import Sampler
 
@@ -43,7 +45,7 @@ class Method:
     """Whether it starts from the fit to the first documents."""
 
 
-class Learner(Protocol):
+class Learner(Stateful, Protocol):
     """A model that is trained on batches."""
 
     @property
@@ -62,14 +64,6 @@ class Learner(Protocol):
 
     def parameters(self) -> Any:
         """Return a draw."""
-        ...
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the state that `restore` needs."""
-        ...
-
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restore a saved state exactly."""
         ...
 
 
@@ -98,13 +92,13 @@ class LDAFilter:
         """Draw topics."""
         return self.filter.draw()
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the state that `restore` needs."""
-        return self.filter.state()
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume."""
+        return self.filter.state_dict()
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restore a saved state exactly."""
-        self.filter.restore(arrays)
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from a saved state, bit for bit."""
+        self.filter.load_state_dict(state)
 
 
 @dataclass(frozen=True)

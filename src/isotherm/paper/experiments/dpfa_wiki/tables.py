@@ -93,7 +93,7 @@ def rows(config: Config, result: Result) -> list[dict[str, Any]]:
     return table
 
 
-def claims(config: Config, result: Result) -> list[Claim]:
+def check(config: Config, result: Result) -> list[Claim]:
     """Check the order of the paper, the bound by tomotopy, and the use of the upper layers."""
     large = max(config.step_sizes)
     best = f"mSGNHT-S, h = {large:g}"

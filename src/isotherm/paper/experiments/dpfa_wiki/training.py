@@ -1,7 +1,7 @@
 """Train one method on the stream, evaluate it at regular points, and save checkpoints."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import Completion, Corpus, completion
 from isotherm.topics.corpus_readers import CorpusStream
 from isotherm.topics.dpfa.initialization import Start
+from isotherm.topics.perplexity import prequential_perplexity
+from isotherm.topics.state import StateDict, join_states, split_state
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Evaluation:
             self.recent.add(learner.parameters() if draw is None else draw)
         if ahead != 0:
             return False
-        mean = np.exp(-self.predicted[0] / self.predicted[1]) if self.predicted[1] else np.nan
+        mean = prequential_perplexity(self.predicted)
         on = np.full(self.depth, np.nan)
         on[: len(learner.on_rates)] = learner.on_rates
         self.curve.append([seen, self.recent.result().value, mean, *on])
@@ -117,30 +119,22 @@ class Evaluation:
             f"{speed:.0f} documents per CPU-second{layers}"
         )
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the state that `restore` needs."""
-        arrays = {
+    def state_dict(self) -> StateDict:
+        """Return everything needed to resume."""
+        scores = join_states(recent=self.recent.state_dict(), last=self.last.state_dict())
+        return scores | {
             "curve": np.array(self.curve),
             "late": np.array(self.late),
-            "predicted": self.predicted,
-            "cpu": self.cpu,
+            "predicted": self.predicted.copy(),
+            "cpu": self.cpu.copy(),
         }
-        for name in ("recent", "last"):
-            state = getattr(self, name).state()
-            arrays |= {f"{name}.{key}": np.asarray(value) for key, value in state.items()}
-        return arrays
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restore a saved state exactly."""
-        self.curve, self.late = arrays["curve"].tolist(), arrays["late"].tolist()
-        self.predicted, self.cpu = arrays["predicted"], arrays["cpu"]
-        for name in ("recent", "last"):
-            getattr(self, name).restore(_part(arrays, f"{name}."))
-
-
-def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Return the arrays whose names start with a prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Resume from a saved state, bit for bit."""
+        self.curve, self.late = state["curve"].tolist(), state["late"].tolist()
+        self.predicted, self.cpu = state["predicted"].copy(), state["cpu"].copy()
+        self.recent.load_state_dict(split_state(state, "recent"))
+        self.last.load_state_dict(split_state(state, "last"))
 
 
 def train_on_stream(
@@ -158,8 +152,8 @@ def train_on_stream(
     learner = build(method, settings, start)
     evaluation = Evaluation(plan, method, settings, split, len(settings.layers))
     if (saved := checkpoints.load(name)) is not None:
-        evaluation.restore(_part(saved, "evaluation."))
-        learner.restore(_part(saved, "learner."))
+        evaluation.load_state_dict(split_state(saved, "evaluation"))
+        learner.load_state_dict(split_state(saved, "learner"))
     for index, batch in _batches(stream, plan, learner.documents_seen):
         evaluation.score_unseen(learner, batch, index)
         began = time.process_time()
@@ -171,8 +165,7 @@ def train_on_stream(
         if new_point or (index + 1) % plan.save_every == 0 or learner.documents_seen == plan.total:
             checkpoints.save(
                 name,
-                {f"evaluation.{k}": v for k, v in evaluation.arrays().items()}
-                | {f"learner.{k}": v for k, v in learner.arrays().items()},
+                join_states(evaluation=evaluation.state_dict(), learner=learner.state_dict()),
             )
     return _traces(evaluation, learner)
 
@@ -192,12 +185,9 @@ def _traces(evaluation: Evaluation, learner: Learner) -> Traces:
     rates = getattr(parameters, "rates", None)
     used = np.nan if rates is None else float((rates > 1e-3).sum())
     scores = [averaged.value, averaged.standard_error, single.result().value]
-    score = (
-        evaluation.last if hasattr(evaluation.last, "log_probabilities") else evaluation.last.score
-    )
     return Traces(
         np.array(evaluation.curve),
         np.array(evaluation.late),
         np.array([*scores, evaluation.cpu[1] / evaluation.cpu[0], used]),
-        score.log_probabilities(),
+        evaluation.last.log_probabilities(),
     )

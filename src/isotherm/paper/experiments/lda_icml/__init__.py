@@ -1,36 +1,43 @@
 """Which sampler finds the best topics from five abstracts at a time?
 
-LDA on 766 abstracts of ICML 2007 to 2011 (1918 words, 45 158 tokens): 30 topics, Dirichlet prior 0.1 of the documents,
-topics softmax(θ) with prior N(0.1, 1), batches of 5, 1000 steps, D = 0.75. A fifth of the documents is for testing.
+LDA on 766 abstracts of ICML 2007 to 2011 (1918 words, 45 158 tokens): 30 topics, Dirichlet prior
+0.1 of the documents, topics softmax(θ) with prior N(0.1, 1), batches of 5, 1000 steps, D = 0.75. A
+fifth of the documents are test documents.
 
-- *Perplexity* is by document completion: half of the tokens of each test document are observed, the other half scored;
-  probabilities are averaged over the draws of the second half of the chain (every tenth step) before the logarithm.
-- *Best settings* are chosen on a fifth of the training documents, held out, never on the test documents. mSGNHT and SGNHT have
-  the paper's D = 0.75 and a step size to choose, SGHMC a friction too; SGRLD and SCIR have their own Dirichlet prior of the topics, and
-  so has Gibbs, all chosen in the same way. If a test chain diverges, the next best setting takes its place; the table says how many did.
-- ± is the standard deviation over seeds of the chain; the split is the same for all. The standard error over test documents is
-  an order of magnitude larger and common to all.
-- *Seconds* are those of the fastest seed, on one or two busy cores; the steps alone, without compilation and scores.
-- The paper's corpus has the same source and its own preprocessing, and its score is not described: compare the order, not the digits.
-- *Causes*: the chosen settings again with one thing changed (D, thermostat mass, sweeps, batch, averaging, prior, length), to see what
-  the values hang on. These are on the test documents and nothing was chosen by them.
+- *Perplexity* is by document completion: half of the tokens of each test document are observed, the
+  other half scored. Probabilities are averaged over the draws of the second half of the chain
+  (every tenth step) before taking the logarithm.
+- *Best settings* are chosen on a fifth of the training documents, which are held out; the test
+  documents are never used for that. For mSGNHT and SGNHT, with the paper's D = 0.75, the step size
+  is chosen; for SGHMC the friction too; for SGRLD, SCIR and Gibbs the Dirichlet prior of the
+  topics. If a test chain diverges, the next best setting is used; the table says how many settings
+  were skipped.
+- ± is the standard deviation over seeds of the chain; the split is the same for all. The standard
+  error over test documents is an order of magnitude larger and common to all.
+- *Seconds* are those of the fastest seed, on one or two busy cores, for the steps alone, without
+  compilation and scores.
+- The paper's corpus has the same source but its own preprocessing, and its score is not described:
+  compare the order, not the digits.
+- *Causes*: the chosen settings with one change each (D, thermostat mass, sweeps, batch, averaging,
+  prior, length). They are scored on the test documents, and nothing was chosen by them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from isotherm import random
-from isotherm.paper.experiments.contract import Claim, Report
-from isotherm.paper.experiments.lda_icml import figures, tables
-from isotherm.paper.experiments.lda_icml.methods import GIBBS, Bench, Protocol, Setting
+from isotherm.paper.experiments.contract import Report
+from isotherm.paper.experiments.lda_icml.figures import CURVES, plot
+from isotherm.paper.experiments.lda_icml.methods import GIBBS, ChainRunner, Protocol, Setting
+from isotherm.paper.experiments.lda_icml.tables import CAUSES, check, rows
 from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.topics.corpus import completion, train_test
 from isotherm.topics.corpus_readers import load_icml
 from isotherm.topics.perplexity import perplexity, unigram
 from isotherm.types import Key
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 _PRIORS = (0.01, 0.02, 0.05, 0.1)
 
@@ -86,7 +93,7 @@ class Config:
 
     @property
     def protocol(self) -> Protocol:
-        """How chains run."""
+        """Settings that all chains share."""
         return Protocol(
             self.num_topics,
             self.alpha,
@@ -98,7 +105,7 @@ class Config:
         )
 
     def grid(self, name: str) -> list[Setting]:
-        """List the settings of a method that are tried."""
+        """Return the settings of a method that are tried: (step size, other setting)."""
         steps, others = {
             "SGHMC-S": (self.friction_step_sizes, self.frictions),
             "SGHMC-E": (self.friction_step_sizes, self.frictions),
@@ -131,87 +138,69 @@ SMOKE = Config(
 def run(
     config: Config, key: Key, report: Report, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """Choose settings, make the table, draw the curves, look for causes."""
+    """Choose settings, run the table, the curves and the causes."""
     train, test = train_test(load_icml(), test=config.test_share, seed=0)
     inner = train_test(train, test=config.validation_share, seed=1)
     split = completion(test, observed=config.observed, seed=0)
     held_out = completion(inner.test, observed=config.observed, seed=0)
     seed = int(random.bits(key) >> 8)
-    work = Bench(config.protocol, checkpoints, report, seed, train, split)
-    choice = work._replace(train=inner.train, split=held_out)
+    test_runner = ChainRunner(config.protocol, checkpoints, report, seed, train, split)
+    choice_runner = test_runner._replace(train=inner.train, split=held_out)
     one_topic = perplexity(unigram(train), split, config.alpha)
     result = {"unigram": np.array([one_topic.value, one_topic.standard_error])}
     for name in config.methods:
-        result |= _method(config, name, choice, work)
-    for name in figures.CURVES:
-        found = [
-            work.run(f"curve {name}", name, (h, config.diffusion), config.curve_seeds, 200).curves
+        result |= _method(config, name, choice_runner, test_runner)
+    for name in CURVES:
+        label, seeds = f"curve {name}", config.curve_seeds
+        curves = [
+            test_runner.run(label, name, (h, config.diffusion), seeds, 200).curves
             for h in config.curve_step_sizes
         ]
-        result[f"curve {name}"] = np.stack(found)
-    return result | (_causes(config, work, result) if config.causes else {})
+        result[label] = np.stack(curves)
+    return result | (_causes(config, test_runner, result) if config.causes else {})
 
 
-def _method(config: Config, name: str, choice: Bench, work: Bench) -> dict[str, np.ndarray]:
-    """Try all settings on the validation documents and the best on the test documents.
+def _method(
+    config: Config, name: str, choice_runner: ChainRunner, test_runner: ChainRunner
+) -> dict[str, np.ndarray]:
+    """Try all settings on the validation documents, and run the best on the test documents.
 
-    If a chain diverges there, the next best takes its place.
+    If a chain diverges there, the next best setting is used.
     """
     grid = config.grid(name)
     tried = np.array(
         [
-            choice.run("choice", name, setting, config.validation_seeds, 0).curves[:, -1]
+            choice_runner.run("choice", name, setting, config.validation_seeds, 0).curves[:, -1]
             for setting in grid
         ]
     )
     order = np.argsort(tried.mean(1), kind="stable")
-    for place, i in enumerate(order):
-        found = work.run("test", name, grid[i], config.num_seeds, 100)
-        if np.isfinite(found.curves).all():
+    for num_skipped, i in enumerate(order):
+        runs = test_runner.run("test", name, grid[i], config.num_seeds, 100)
+        if np.isfinite(runs.curves).all():
             return {
                 f"tried {name}": tried,
-                f"chosen {name}": np.array([*grid[i], tried[i].mean(), place]),
-                f"test {name}": found.curves,
-                f"seconds {name}": found.seconds,
-                f"cpu {name}": found.cpu,
+                f"chosen {name}": np.array([*grid[i], tried[i].mean(), num_skipped]),
+                f"test {name}": runs.curves,
+                f"seconds {name}": runs.seconds,
+                f"cpu {name}": runs.cpu,
             }
     raise ValueError(f"{name} diverges at every step size that was tried; add smaller ones.")
 
 
-def _causes(config: Config, work: Bench, chosen: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Vary one thing at a time around the chosen settings."""
-    found = {}
-    for label, cause in tables.CAUSES.items():
+def _causes(
+    config: Config, test_runner: ChainRunner, chosen: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Change one thing at a time in the chosen settings."""
+    result = {}
+    for label, cause in CAUSES.items():
         name = cause.method
         if name not in config.methods:
             continue
         h, other = chosen[f"chosen {name}"][:2]
         setting = (float(h), float(other if cause.other is None else cause.other))
         mass = {} if cause.mass is None else {"thermostat_mass": cause.mass}
-        changed = work._replace(protocol=config.protocol._replace(**cause.protocol))
+        changed = test_runner._replace(protocol=config.protocol._replace(**cause.protocol))
         runs = changed.run(f"cause {label}", name, setting, config.cause_seeds, 100, **mass)
-        found[f"cause {label}"] = runs.curves[:, -1]
-    return found
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the rows of all tables."""
-    return [
-        *tables.best(config, result),
-        *tables.over_steps(config, result),
-        *tables.causes(config, result),
-    ]
-
-
-def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Check the claims of the paper."""
-    return tables.claims(config, result)
-
-
-def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw the learning curves, the table, and perplexity against step size."""
-    return {
-        "curves": figures.curves(config, result),
-        "best": figures.best(config, result),
-        "step_sizes": figures.step_sizes(config, result),
-    }
+        result[f"cause {label}"] = runs.curves[:, -1]
+    return result

@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 CURVES = ("mSGNHT-S", "mSGNHT-E", "SGHMC-S", "SGHMC-E")
 
 
+def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Draw the learning curves, the table, and perplexity against step size."""
+    return {
+        "curves": curves(config, result),
+        "best": best(config, result),
+        "step_sizes": step_sizes(config, result),
+    }
+
+
 def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw test perplexity against iteration, a panel per step size, as the paper does."""
+    """Draw test perplexity against iteration, one panel per step size, as in the paper."""
     figure, axes = panels(
         len(config.curve_step_sizes), width=3.6, height=3.2, squeeze=False, sharey=True
     )
@@ -29,13 +38,13 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
     for column, h in enumerate(config.curve_step_sizes):
         panel = axes[0, column]
         for i, name in enumerate(CURVES):
-            found = result[f"curve {name}"][column]
-            alive = np.isfinite(found).all(1)
+            values = result[f"curve {name}"][column]
+            alive = np.isfinite(values).all(1)
             style = {"color": f"C{i // 2}", "ls": "-" if name.endswith("S") else "--"}
             if not alive.any():
                 panel.plot([], [], label=f"{name} (diverged)", **style)
                 continue
-            low, middle, high = np.quantile(found[alive], [0, 0.5, 1], axis=0)
+            low, middle, high = np.quantile(values[alive], [0, 0.5, 1], axis=0)
             panel.plot(iteration, middle, label=name, lw=1.4, **style)
             panel.fill_between(iteration, low, high, color=f"C{i // 2}", alpha=0.12, lw=0)
         panel.axhline(result["unigram"][0], color="0.5", lw=0.8, ls=":")
@@ -46,10 +55,7 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes[0, 0].set_ylabel("test perplexity")
     axes[0, 0].legend(fontsize=8)
     right = axes[0, -1]
-    for name, value in (
-        ("one topic", result["unigram"][0]),
-        ("Gibbs", gibbs),
-    ):
+    for name, value in (("one topic", result["unigram"][0]), ("Gibbs", gibbs)):
         right.annotate(
             name,
             (iteration[-1], value),
@@ -60,15 +66,16 @@ def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
             color="0.3",
         )
     figure.set_label(
-        f"Test perplexity against iteration, D (friction of SGHMC) = {config.diffusion:g}, batches of "
-        f"{config.batch_size}: median over {config.curve_seeds} seeds, band from the lowest to the highest. Averaged over the later "
-        f"half of the draws until then, {config.observed:.0%} of the tokens observed."
+        f"Test perplexity against iteration, D (friction of SGHMC) = {config.diffusion:g}, batches "
+        f"of {config.batch_size}: median over {config.curve_seeds} seeds, band from the lowest to "
+        "the highest. Averaged over the later half of the draws so far, "
+        f"{config.observed:.0%} of the tokens observed."
     )
     return figure
 
 
 def best(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw every method at its best setting, the paper's values beside."""
+    """Draw every method at its best setting, and the paper's values."""
     names = sorted(config.methods, key=lambda name: last(result, name).mean())
     figure, axes = panels(2, width=4.4, height=0.34 * len(names) + 1.2, sharey=True)
     y = np.arange(len(names))[::-1]
@@ -91,8 +98,8 @@ def best(config: Config, result: dict[str, np.ndarray]) -> Figure:
     paper.set(xlabel="test perplexity", title="paper (another preprocessing)")
     paper.set_xlim(880, 1200)
     figure.set_label(
-        "Every method at the setting chosen on held-out training documents, in the order found here; the bar is the mean over "
-        f"{config.num_seeds} seeds. Right: the paper's table."
+        "Every method at the setting chosen on held-out training documents, in our order; the bar "
+        f"is the mean over {config.num_seeds} seeds. Right: the paper's table."
     )
     return figure
 
@@ -110,10 +117,10 @@ def step_sizes(config: Config, result: dict[str, np.ndarray]) -> Figure:
         style = {"color": f"C{i}", "ls": "--" if name.endswith("E") else "-"}
         axes.plot(h[alive], middle[alive], marker="o", ms=4, label=name, **style)
         axes.plot(np.repeat(h, tried.shape[1]), tried.ravel(), ".", color=f"C{i}", ms=3, alpha=0.5)
-        for lost in h[~alive]:
+        for diverged in h[~alive]:
             axes.annotate(
                 "×",
-                (lost, 0.97 - 0.06 * i),
+                (diverged, 0.97 - 0.06 * i),
                 xycoords=("data", "axes fraction"),
                 ha="center",
                 va="top",
@@ -122,7 +129,7 @@ def step_sizes(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes.set(xscale="log", xlabel="step size h", ylabel="validation perplexity")
     axes.legend()
     figure.set_label(
-        f"Perplexity of held-out training documents after {config.num_steps} steps against the step size, D = "
-        f"{config.diffusion:g}; × at the top: a seed diverged."
+        f"Perplexity of held-out training documents after {config.num_steps} steps against the "
+        f"step size, D = {config.diffusion:g}; × at the top: a seed diverged."
     )
     return figure

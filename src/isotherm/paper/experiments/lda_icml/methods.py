@@ -1,4 +1,4 @@
-"""The methods of the table, and one run of each: draws scored as they come."""
+"""The methods of the table, and chains whose draws are scored while they run."""
 
 import time
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.scir import SCIR
 
 Setting = tuple[float, float]
-"""Step size, and what else a method has: friction, prior of the words, or nothing (0)."""
+"""Step size, and the other setting of a method: diffusion, friction, topic prior, or 0 for none."""
 
 
 class Protocol(NamedTuple):
-    """How long a chain runs, and what is kept of it."""
+    """Settings that all chains share."""
 
     num_topics: int = 30
     alpha: float = 0.1
@@ -34,12 +34,12 @@ class Protocol(NamedTuple):
 
     @property
     def num_kept(self) -> int:
-        """Draws that are scored."""
+        """Number of draws that are scored."""
         return self.num_steps // self.thin
 
     @property
     def num_averaged(self) -> int:
-        """Draws that are averaged in the end: those of the second half."""
+        """Number of draws that are averaged at the end: those of the second half."""
         return self.num_kept - self.num_kept // 2
 
 
@@ -63,19 +63,19 @@ GIBBS = "Gibbs"
 
 @lru_cache(maxsize=32)
 def make_sampler(name: str, setting: Setting) -> Any:
-    """Make a sampler; the same one for the same setting, so that its programs compile once."""
+    """Return a sampler, the same for the same setting, so that its programs compile once."""
     return SAMPLERS[name](*setting)
 
 
 class Chain(NamedTuple):
-    """What a run leaves: probabilities of scored cells summed over draws, and its time."""
+    """The result of a chain: probabilities of the scored cells summed over draws, and its time."""
 
     sums: np.ndarray
-    """(kept, cells), summed up to each kept draw; NaN from a divergence on."""
+    """(kept, cells), summed up to each kept draw; NaN after a divergence."""
     seconds: float
-    """Of the steps alone, without compilation and scores."""
+    """Wall time of the steps, without compilation and scores."""
     cpu: float
-    """The same in processor time of all threads."""
+    """Processor time of the steps, all threads."""
 
 
 def run_chain(
@@ -109,7 +109,7 @@ def run_chain(
 def _start(
     name: str, setting: Setting, train: Corpus, protocol: Protocol, seed: int, sampler: Any
 ) -> tuple[Callable[[int], None], Callable[[], np.ndarray]]:
-    """Make a chain, compiled: how to move it, and how to look at it."""
+    """Build and compile a chain; return functions that advance it and that return its topics."""
     if name == GIBBS:
         gibbs = GibbsLDA(
             train, protocol.num_topics, alpha=protocol.alpha, beta=setting[1], seed=seed
@@ -129,14 +129,14 @@ def _start(
         )
 
     chain = make()
-    state = chain.state()
+    state = chain.state_dict()
     chain.advance(train, 1, protocol.batch_size)  # compiles
-    chain.restore(state)
+    chain.load_state_dict(state)
     return (lambda n: chain.advance(train, n, protocol.batch_size)), chain.topics
 
 
 def curve(chain: Chain, split: Completion) -> np.ndarray:
-    """Perplexity after each kept draw, averaged over the later half of the draws until then."""
+    """Return the perplexity after each kept draw, averaged over the later half of them so far."""
     kept = np.arange(1, len(chain.sums) + 1)
     start = kept // 2
     before = np.vstack([np.zeros_like(chain.sums[:1]), chain.sums])[start]
@@ -148,7 +148,7 @@ def curve(chain: Chain, split: Completion) -> np.ndarray:
 
 
 class Runs(NamedTuple):
-    """What the chains of one setting leave, one row per seed."""
+    """The results of the chains of one setting, one row per seed."""
 
     curves: np.ndarray
     """(seeds, kept)"""
@@ -156,8 +156,8 @@ class Runs(NamedTuple):
     cpu: np.ndarray
 
 
-class Bench(NamedTuple):
-    """Where chains run: documents, protocol, seed, and the checkpoints that keeps what is done."""
+class ChainRunner(NamedTuple):
+    """Runs chains on given documents, and saves them as checkpoints."""
 
     protocol: Protocol
     checkpoints: Checkpoints
@@ -169,32 +169,23 @@ class Bench(NamedTuple):
     def run(
         self, purpose: str, name: str, setting: Setting, num_seeds: int, first: int, **more: Any
     ) -> Runs:
-        """Run chains from seed `first` on, or take them off the checkpoints; `more` goes to the sampler."""
+        """Run chains with seeds from `first` on, or load them; `more` goes to the sampler."""
         label = f"{purpose}: {name} {setting}"
         sampler = SAMPLERS[name](*setting, **more) if more else None
-        found = Runs(
-            *map(
-                np.array,
-                zip(
-                    *(
-                        self._one(
-                            f"{label}, seed {k}", name, setting, self.seed + first + k, sampler
-                        )
-                        for k in range(num_seeds)
-                    ),
-                    strict=True,
-                ),
-            )
-        )
-        self.report(f"{label}: perplexity {found.curves[:, -1].mean():.1f}")
-        return found
+        chains = [
+            self._run_one(f"{label}, seed {k}", name, setting, self.seed + first + k, sampler)
+            for k in range(num_seeds)
+        ]
+        runs = Runs(*map(np.array, zip(*chains, strict=True)))
+        self.report(f"{label}: perplexity {runs.curves[:, -1].mean():.1f}")
+        return runs
 
-    def _one(self, label: str, name: str, setting: Setting, seed: int, sampler: Any) -> Runs:
+    def _run_one(self, label: str, name: str, setting: Setting, seed: int, sampler: Any) -> Runs:
         if (saved := self.checkpoints.load(label)) is not None:
             return Runs(**saved)
         chain = run_chain(
             name, setting, self.train, self.split, self.protocol, seed, sampler=sampler
         )
-        found = Runs(curve(chain, self.split), np.asarray(chain.seconds), np.asarray(chain.cpu))
-        self.checkpoints.save(label, found._asdict())
-        return found
+        run = Runs(curve(chain, self.split), np.asarray(chain.seconds), np.asarray(chain.cpu))
+        self.checkpoints.save(label, run._asdict())
+        return run

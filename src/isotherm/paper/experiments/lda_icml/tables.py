@@ -1,4 +1,4 @@
-"""The tables, the paper's numbers beside ours, and what becomes of the paper's claims."""
+"""The tables, with the paper's numbers, and the claims of the experiment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONGER = {"num_steps": 5000, "thin": 50}
 
 
 class Cause(NamedTuple):
-    """A method at its best setting with one thing changed."""
+    """A method at its best setting with one change."""
 
     method: str
     protocol: Mapping[str, int] = MappingProxyType({})
@@ -71,12 +71,12 @@ Result = dict[str, np.ndarray]
 
 
 def last(result: Result, name: str) -> np.ndarray:
-    """Give the test perplexities of a method at its best setting, one per seed."""
+    """Return the test perplexities of a method at its best setting, one per seed."""
     return result[f"test {name}"][:, -1]
 
 
 def spread(values: np.ndarray) -> float:
-    """Give the standard deviation over seeds; NaN if one diverged."""
+    """Return the standard deviation over seeds; NaN if one diverged."""
     return float(values.std(ddof=1)) if np.isfinite(values).all() else np.nan
 
 
@@ -89,23 +89,28 @@ def _diverged(values: np.ndarray) -> str:
     return f"{np.isinf(values).sum()}/{len(values)}"
 
 
+def rows(config: Config, result: Result) -> list[dict[str, Any]]:
+    """Return the rows of all tables."""
+    return [*best(config, result), *over_steps(config, result), *causes(config, result)]
+
+
 def best(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Each method at its best setting, and no topics at all."""
+    """Return a row for each method at its best setting, and one for a single topic."""
     table = []
     for name in config.methods:
-        h, other, held_out, place = result[f"chosen {name}"]
+        h, other, held_out, num_skipped = result[f"chosen {name}"]
         values, per_1000 = last(result, name), 1000 / config.num_steps
-        what = OTHER.get(name, "D")
+        setting = OTHER.get(name, "D")
         table.append(
             {
                 "table": "Test perplexity, each method at its best setting",
                 "method": name,
                 "step size": h or np.nan,
-                "other": f"{what} {other:g}" if what else "",
+                "other": f"{setting} {other:g}" if setting else "",
                 "validation": held_out,
                 "perplexity": values.mean(),
                 "perplexity sd": spread(values),
-                "better but diverged": int(place),
+                "better but diverged": int(num_skipped),
                 "perplexity paper": PAPER.get(name, np.nan),
                 "seconds per 1000": np.nanmin(result[f"seconds {name}"]) * per_1000,
                 "CPU seconds": np.nanmin(result[f"cpu {name}"]) * per_1000,
@@ -118,20 +123,22 @@ def best(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def over_steps(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Perplexities at the ends of the learning curves."""
+    """Return the perplexities at the ends of the learning curves."""
     table = []
     for h_index, h in enumerate(config.curve_step_sizes):
         for key in (key for key in result if key.startswith("curve ")):
-            found = result[key][h_index, :, -1]
+            values = result[key][h_index, :, -1]
             table.append(
                 {
-                    "table": f"Test perplexity after {config.num_steps} steps at the paper's step sizes",
+                    "table": (
+                        f"Test perplexity after {config.num_steps} steps at the paper's step sizes"
+                    ),
                     "method": key.removeprefix("curve "),
                     "step size": h,
                     "D or friction": config.diffusion,
-                    "perplexity": found.mean(),
-                    "perplexity sd": spread(found),
-                    "diverged": _diverged(found),
+                    "perplexity": values.mean(),
+                    "perplexity sd": spread(values),
+                    "diverged": _diverged(values),
                     "scored with": _scored(config),
                 }
             )
@@ -139,7 +146,7 @@ def over_steps(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def causes(config: Config, result: Result) -> list[dict[str, Any]]:
-    """Show what the values hang on."""
+    """Return one row per changed setting."""
     return [
         {
             "table": "One thing changed at a time",
@@ -155,7 +162,7 @@ def causes(config: Config, result: Result) -> list[dict[str, Any]]:
 
 
 def _less(a: np.ndarray, b: np.ndarray) -> tuple[bool, str]:
-    """Tell whether a is below b beyond two standard errors, and by how much."""
+    """Return whether a is below b by more than two standard errors, and by how much."""
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return bool(np.isfinite(a).all()), "one of them diverged"
     gap = b.mean() - a.mean()
@@ -163,36 +170,37 @@ def _less(a: np.ndarray, b: np.ndarray) -> tuple[bool, str]:
     return bool(gap > 2 * error), f"{gap:+.1f} ± {error:.1f}"
 
 
-def claims(config: Config, result: Result) -> list[Claim]:
-    """Report what holds."""
-    found = []
+def check(config: Config, result: Result) -> list[Claim]:
+    """Check all claims."""
+    checked = []
     order = [name for name in PAPER if name in config.methods and name != "Gibbs"]
     order = ["Gibbs", *order]
     for better, worse in pairwise(order):
         holds, gap = _less(last(result, better), last(result, worse))
-        found.append(
+        checked.append(
             Claim(
                 f"{better} has a lower perplexity than {worse}, each at its best setting",
                 holds,
-                f"{last(result, better).mean():.1f} and {last(result, worse).mean():.1f}, gap {gap}",
+                f"{last(result, better).mean():.1f} and {last(result, worse).mean():.1f}, "
+                f"gap {gap}",
                 f"paper: {PAPER[better]:g} and {PAPER[worse]:g}; a gap beyond two standard errors",
             )
         )
-    return [*found, *_curve_claims(config, result), _speed_claim(config, result)]
+    return [*checked, *_curve_claims(config, result), _speed_claim(config, result)]
 
 
 def _curve_claims(config: Config, result: Result) -> list[Claim]:
-    found = []
+    checked = []
     for family in ("mSGNHT", "SGHMC"):
         pairs = zip(result[f"curve {family}-S"], result[f"curve {family}-E"], strict=True)
-        told = [_less(s[:, -1], e[:, -1]) for s, e in pairs]
-        found.append(
+        gaps = [_less(s[:, -1], e[:, -1]) for s, e in pairs]
+        checked.append(
             Claim(
                 f"{family}-S is better than {family}-E at every step size",
-                all(holds for holds, _ in told),
+                all(holds for holds, _ in gaps),
                 ", ".join(
                     f"h = {h:g}: {gap}"
-                    for h, (_, gap) in zip(config.curve_step_sizes, told, strict=True)
+                    for h, (_, gap) in zip(config.curve_step_sizes, gaps, strict=True)
                 ),
                 "all gaps beyond two standard errors",
             )
@@ -203,7 +211,7 @@ def _curve_claims(config: Config, result: Result) -> list[Claim]:
         i = config.curve_step_sizes.index(h)
         a, b = (result[f"curve {family}-S"][i, :, -1] for family in ("mSGNHT", "SGHMC"))
         holds, gap = _less(a, b)
-        found.append(
+        checked.append(
             Claim(
                 f"at the large step h = {h:g} mSGNHT-S is far better than SGHMC-S",
                 holds,
@@ -212,7 +220,7 @@ def _curve_claims(config: Config, result: Result) -> list[Claim]:
                 + ("" if h == 1e-2 else "; beyond the paper's step sizes"),
             )
         )
-    return found
+    return checked
 
 
 def _speed_claim(config: Config, result: Result) -> Claim:

@@ -1,4 +1,4 @@
-"""How far does each sampler get on logistic regression, and does it know what it does not know?
+"""How accurate are predictions and posterior of each sampler for logistic regression?
 
 a9a: 32 561 training rows, 16 281 test rows, 123 features and an intercept with prior N(0, 10).
 Paper's protocol: batches of 10, 3000 steps, of which 300 are burn-in, every 50th draw kept,
@@ -23,19 +23,21 @@ predictions averaged.
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 
 from isotherm import random
 from isotherm.diagnostics.noise import gradient_noise
-from isotherm.paper.experiments.contract import Claim, Report
-from isotherm.paper.experiments.logistic_a9a import figures, posterior, sweep, tables
+from isotherm.paper.experiments.contract import Report
+from isotherm.paper.experiments.logistic_a9a import posterior, sweep
+from isotherm.paper.experiments.logistic_a9a.figures import plot, shown
 from isotherm.paper.experiments.logistic_a9a.problem import Problem, load, scores
+from isotherm.paper.experiments.logistic_a9a.tables import check, rows, step_diverging_after
 from isotherm.references.logistic import ReferencePosterior, logistic_posterior
 from isotherm.types import Key
+
+__all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 
 def _decades(first: float, last: float, per_decade: int) -> tuple[float, ...]:
@@ -230,9 +232,7 @@ def _lifetimes(
     )
     expected = np.asarray(config.lifetimes)
     noisiest = float(np.max(variance))
-    step_sizes = np.array(
-        [tables.step_diverging_after(n, noisiest, config.diffusion) for n in expected]
-    )
+    step_sizes = np.array([step_diverging_after(n, noisiest, config.diffusion) for n in expected])
     lifetimes = sweep.lifetimes(
         whole, config.batch_size, step_sizes, config.diffusion, expected, config.num_seeds, key
     )
@@ -243,7 +243,7 @@ def _curves(config: Config, whole: Problem, key: Key, report: Report) -> dict[st
     report("Learning curves")
     settings = np.stack([config.curve_step_sizes, config.curve_diffusions], axis=-1)
     result = {}
-    for name in figures.shown(config):
+    for name in shown(config):
         error, fit = sweep.curves(whole, config.protocol, name, settings, config.curve_seeds, key)
         result[f"error {name}"], result[f"fit {name}"] = error, fit
     return result
@@ -295,29 +295,3 @@ def _posterior(
         for name in posterior.CaseResult._fields
     }
     return {**result, "posterior gaussians": np.array(names)}
-
-
-def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the rows of all tables."""
-    return [
-        *tables.accuracy(config, result),
-        *tables.step_sizes(config, result),
-        *tables.robustness(config, result),
-        *tables.lifetimes(config, result),
-        *tables.posterior(config, result),
-    ]
-
-
-def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Check the claims of the paper and our own."""
-    return tables.claims(config, result)
-
-
-def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw the paper's figure, the robustness map, the lifetimes and the posterior errors."""
-    return {
-        "curves": figures.curves(config, result),
-        "robustness": figures.robustness(config, result),
-        "lifetimes": figures.lifetimes(config, result),
-        "posterior": figures.posterior(config, result),
-    }

@@ -21,6 +21,16 @@ def shown(config: Config) -> list[str]:
     return [name for name in PAPER_SAMPLERS if name in config.samplers]
 
 
+def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Draw the paper's figure, the robustness map, the lifetimes and the posterior errors."""
+    return {
+        "curves": curves(config, result),
+        "robustness": robustness(config, result),
+        "lifetimes": lifetimes(config, result),
+        "posterior": posterior(config, result),
+    }
+
+
 def curves(config: Config, result: dict[str, np.ndarray]) -> Figure:
     """Draw test error and training log likelihood against iteration, as the paper does."""
     settings = list(zip(config.curve_step_sizes, config.curve_diffusions, strict=True))
@@ -174,7 +184,8 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     scatter.legend()
     figure.set_label(
         "Left: relative error of the posterior standard deviations of the 124 weights, median "
-        "(dot) to 90 % quantile (end of the line). Right: sampled against exact standard deviations."
+        "(dot) to 90 % quantile (end of the line). "
+        "Right: sampled against exact standard deviations."
     )
     return figure
 

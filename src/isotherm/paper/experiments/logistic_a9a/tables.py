@@ -34,6 +34,12 @@ def _spread(values: np.ndarray) -> tuple[float, float]:
     return 100 * values.mean(), 100 * values.std(ddof=1) if len(values) > 1 else np.nan
 
 
+def rows(config: Config, result: Result) -> list[dict[str, Any]]:
+    """Return the rows of all tables."""
+    tables = (accuracy, step_sizes, robustness, lifetimes, posterior)
+    return [row for table in tables for row in table(config, result)]
+
+
 def accuracy(config: Config, result: Result) -> list[dict[str, Any]]:
     """Return the rows of the paper's table, with the chosen settings."""
     table = []
@@ -189,7 +195,7 @@ def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
     return table
 
 
-def claims(config: Config, result: Result) -> list[Claim]:
+def check(config: Config, result: Result) -> list[Claim]:
     """Check all claims."""
     return [
         *_accuracy_claims(config, result),

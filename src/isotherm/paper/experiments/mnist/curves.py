@@ -1,4 +1,4 @@
-"""What the experiments with learning curves share: settings, the loop over recipes, rows and pictures."""
+"""Common parts of the experiments with learning curves: settings, runs, rows and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ KEPT = (
     "averages",
     "ess",
 )
-"""What of `learn` goes into the result; whole predictions would make it large."""
+"""Measurements that go into the result; the predictions would make it large."""
 LOOKS = {
     "mSGNHT-S": ("C0", "-"),
     "mSGNHT-E": ("C0", "--"),
@@ -39,7 +39,7 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Training:
-    """Settings that all of them have."""
+    """Settings that all experiments on MNIST have."""
 
     diffusion: float = 5.0
     num_epochs: int = 40
@@ -50,7 +50,7 @@ class Training:
 
     @property
     def full_size(self) -> bool:
-        """Whether this learns from all of MNIST, so that the limits of the claims apply."""
+        """Whether all of MNIST is used, so that the limits of the claims apply."""
         return self.num_train == 60_000
 
     def recipe(
@@ -68,20 +68,20 @@ class Training:
         )
 
     def recipes(self) -> dict[str, Recipe]:
-        """List what runs, by name."""
+        """Return the recipes of all runs by name."""
         raise NotImplementedError
 
 
 def run(
     config: Training, key: Key, report: Report, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """Train with every recipe and seed."""
+    """Run every recipe with every seed."""
     data = mnist(config.num_train, config.num_test)
     return learn_all(config.recipes(), config.num_seeds, data, key, checkpoints, report)
 
 
 def rows(config: Training, result: Results) -> list[dict[str, Any]]:
-    """Lay out the table of an experiment for which the paper gives no numbers."""
+    """Return the rows of an experiment for which the paper gives no numbers."""
     return table(result, config.recipes())
 
 
@@ -94,52 +94,49 @@ def learn_all(
     report: Report,
     kept: Sequence[str] = KEPT,
 ) -> dict[str, np.ndarray]:
-    """Run every recipe with every seed; arrays are called "recipe/measure", seeds come first."""
+    """Run every recipe with every seed; arrays "recipe/measurement" have the seed as first axis."""
     result: dict[str, np.ndarray] = {}
     for name, recipe in recipes.items():
         learner = Learner(recipe, data)
-        found = [
+        runs = [
             learner.learn(random.fold(key, seed), f"{name}, seed {seed}", checkpoints, report)
             for seed in range(num_seeds)
         ]
-        result |= {f"{name}/{what}": np.stack([one[what] for one in found]) for what in kept}
-        jax.clear_caches()  # every recipe has its own programs, and they add up
+        result |= {f"{name}/{what}": np.stack([run[what] for run in runs]) for what in kept}
+        jax.clear_caches()  # every recipe has programs of its own
     return result
 
 
 def final(result: Results, name: str, what: str = "accuracy") -> np.ndarray:
-    """Give the last value of each seed; NaN where the chain was lost."""
+    """Return the last value of each seed; NaN if it diverged."""
     return result[f"{name}/{what}"][:, -1]
 
 
 def failed(result: Results, name: str, chance: float = 20.0) -> np.ndarray:
-    """Report which seeds were lost: not finite, or no better than guessing."""
+    """Return which seeds failed: not finite, or no better than guessing."""
     return ~(final(result, name, "draw accuracy") > chance)
 
 
 def behind(a: np.ndarray, b: np.ndarray) -> bool:
-    """Report whether `a` is behind `b` by more than twice the spread over seeds."""
+    """Return whether `a` is lower than `b` by more than twice the spread over seeds."""
     return bool(np.nanmean(b) - np.nanmean(a) > 2 * np.hypot(np.nanstd(a), np.nanstd(b)))
 
 
 def spread(values: np.ndarray, digits: int = 2) -> str:
-    """Write mean and standard deviation over seeds, if there are several; the number of lost ones beside them."""
+    """Format mean and standard deviation over seeds, and how many diverged."""
     alive = values[np.isfinite(values)]
-    lost = (
-        f" ({len(values) - len(alive)} of {len(values)} diverged)"
-        if len(alive) < len(values)
-        else ""
-    )
     if not len(alive):
         return "diverged"
     error = f" ± {alive.std():.{digits}f}" if len(values) > 1 else ""
-    return f"{alive.mean():.{digits}f}{error}{lost}"
+    num_diverged = len(values) - len(alive)
+    note = f" ({num_diverged} of {len(values)} diverged)" if num_diverged else ""
+    return f"{alive.mean():.{digits}f}{error}{note}"
 
 
 def table(
     result: Results, recipes: Mapping[str, Recipe], paper: Mapping[str, float] | None = None
 ) -> list[dict[str, Any]]:
-    """Lay out every recipe's numbers, the paper's accuracy beside them where it gives one."""
+    """Return a row per recipe, with the paper's accuracy where it gives one."""
     return [_row(result, name, recipe, (paper or {}).get(name)) for name, recipe in recipes.items()]
 
 
@@ -160,15 +157,18 @@ def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dic
 
 
 def learning_curves(
+    config: Training,
     result: Results,
-    recipes: Mapping[str, Recipe],
     title_of: Callable[[Recipe], str],
     label: str,
     low: float = 90.0,
-) -> Figure:
-    """Draw accuracy of the draws (above) and training NLL (below) per epoch, a column per title."""
+) -> dict[str, Figure]:
+    """Draw accuracy of the draws (above) and training NLL (below) per epoch, a column per title.
+
+    `low` is the lower end of the accuracy axis of a full-size run.
+    """
     columns: dict[str, list[tuple[str, str]]] = {}
-    for name, recipe in recipes.items():
+    for name, recipe in config.recipes().items():
         columns.setdefault(title_of(recipe), []).append((name, recipe.sampler))
     figure, axes = panels(len(columns), 2, width=3.6, height=2.6, squeeze=False, sharex=True)
     for column, (title, curves) in enumerate(columns.items()):
@@ -187,10 +187,10 @@ def learning_curves(
                 }
                 above.plot(epochs, tested[seed], label=text if seed == 0 else None, **look)
                 below.plot(epochs, trained[seed], **look)
-        above.set(title=title, ylim=(low, 100))
+        above.set(title=title, ylim=(low if config.full_size else 0.0, 100))
         below.set(xlabel="epoch", yscale="log")
         above.legend(fontsize=8, loc="lower right")
     axes[0, 0].set_ylabel("test accuracy (%)")
     axes[1, 0].set_ylabel("training NLL")
     figure.set_label(label)
-    return figure
+    return {"curves": figure}

@@ -1,8 +1,8 @@
-r"""One network, one sampler: what is known after every epoch.
+r"""Sample one network with one sampler, and measure it after every epoch.
 
-An *epoch* is $N/n$ steps, whatever the batch policy. After each the test set is predicted with the
-latest draw and with the average over all draws since the end of burn-in; nothing but these predictions
-is kept of the weights. Everything is saved after every epoch, so a cut run loses at most one.
+An *epoch* is $N/n$ steps, for every batch policy. After each epoch the test set is predicted with
+the latest draw and with the average over all draws since burn-in; only these predictions are kept,
+not the weights. A checkpoint is saved after every epoch, so an interrupted run loses at most one.
 """
 
 import warnings
@@ -26,11 +26,11 @@ from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.types import Key, Sampler
 
 BLOCK = 2000
-"""Rows predicted at once."""
+"""Number of rows predicted at once."""
 
 
 class Data(NamedTuple):
-    """Rows to learn from and rows to be judged by."""
+    """Training rows and test rows."""
 
     train: Images
     test: Images
@@ -38,7 +38,7 @@ class Data(NamedTuple):
 
 @lru_cache(maxsize=2)
 def mnist(num_train: int, num_test: int, validation: bool = False) -> Data:
-    """Load MNIST, or a part of it; for `validation` the last 10 000 training images are judged."""
+    """Load part of MNIST; with `validation` the last 10 000 training images are the test rows."""
     train, test = load_mnist()
     if validation:
         train, test = (Images(train.x[a], train.y[a]) for a in (slice(50_000), slice(50_000, None)))
@@ -50,35 +50,36 @@ def mnist(num_train: int, num_test: int, validation: bool = False) -> Data:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is sampled."""
+    """A network, and the sampler and its settings."""
 
     sampler: str = "mSGNHT-S"
     hidden: tuple[int, ...] = (100, 100)
-    """Units per hidden layer; nothing means LeNet."""
+    """Units per hidden layer; empty for LeNet."""
     activation: str = "relu"
     step_size: float = 1e-4
     diffusion: float = 5.0
-    """$D$; for SGHMC the friction too."""
+    """$D$; for SGHMC the friction."""
     num_epochs: int = 40
     halve_every: int = 20
-    """Epochs after which the step size is halved; 0 never halves it."""
+    """The step size is halved every so many epochs; 0 for never."""
     batch_size: int = 100
     policy: str = "independent"
     prior_sd: float = 1.0
     temperature: float = 1.0
     thermostat_mass: float = 1.0
     start_scale: float = 1.0
-    """Of the initial weights."""
+    """Factor of the initial weights."""
     pixel_scale: float = 1.0
-    """Times the grey values, which otherwise run from 0 to 1."""
+    """Factor of the grey values, which are between 0 and 1."""
     noise: str = "three-point"
     coordinates: str = "plain"
-    """`"kronecker"` starts with `isotherm.warm_start`, takes its settings, and `step_size` is in units of its own."""
+    """`"plain"`, or `"kronecker"`: start with `isotherm.warm_start` and use its settings, with
+    `step_size` in units of its step size."""
     rounds: int = 4
     steps_per_round: int = 1000
     draws_per_epoch: int = 5
     burn_in: float = 0.5
-    """Share of the epochs before predictions are averaged."""
+    """Share of the epochs before the averaging of predictions starts."""
 
     def network(self) -> Network:
         """Build the network."""
@@ -94,7 +95,7 @@ class Recipe:
             h = isotherm.schedules.halving(h, self.halve_every * epoch_length)
         options: dict[str, Any] = {"temperature": self.temperature, "noise": self.noise}
         name, _, scheme = self.sampler.partition("-")
-        if name == "SGLD":  # a step of size h with a fresh momentum goes as far
+        if name == "SGLD":  # moves as far as a step of size h with a new momentum
             return isotherm.sgld(grad_fn, lambda t: _at(h, t) ** 2 / 2, **options)
         options["integrator"] = {"S": "ABOBA", "E": "euler"}[scheme]
         if name == "SGHMC":
@@ -102,8 +103,8 @@ class Recipe:
         make = {"mSGNHT": isotherm.msgnht, "SGNHT": isotherm.sgnht}[name]
         return make(grad_fn, h, self.diffusion, thermostat_mass=self.thermostat_mass, **options)
 
-    def settled(self, key: Key, grad_fn: Any, batches: Any, start: Any) -> tuple[Any, Sampler]:
-        """Start warm, in Kronecker coordinates; return the position and the sampler."""
+    def warm_started(self, key: Key, grad_fn: Any, batches: Any, start: Any) -> tuple[Any, Sampler]:
+        """Run a warm start in Kronecker coordinates; return the position and the sampler."""
         warm = isotherm.warm_start(
             key,
             grad_fn,
@@ -119,13 +120,13 @@ class Recipe:
 
     @property
     def warm_gradients(self) -> int:
-        """Minibatch gradients that a warm start takes: the climb, the walks, the measurements."""
+        """Number of minibatch gradients of a warm start: mode, pilot runs, measurements."""
         if self.coordinates == "plain":
             return 0
         return self.steps_per_round * (1 + self.rounds) + (self.rounds + 1) * (2 * 512 + 200)
 
     def varied(self, **changes: Any) -> "Recipe":
-        """Give the same with something changed."""
+        """Return this recipe with changes."""
         return replace(self, **changes)
 
 
@@ -134,7 +135,7 @@ def _at(h: Any, step_index: jax.Array) -> Any:
 
 
 class Learner:
-    """Runs a recipe on some data, with any number of seeds; what compiles, compiles once."""
+    """Runs a recipe with any number of seeds; its programs are compiled once."""
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
         network = recipe.network()
@@ -148,7 +149,7 @@ class Learner:
         self.epoch_length = len(train.y) // recipe.batch_size
         self.grad_fn = network.gradient(len(train.y))
         self.sampler = recipe.build(self.grad_fn, self.epoch_length)
-        self.some = jax.tree.map(lambda leaf: leaf[:10_000], self.batches.data)
+        self.train_subset = jax.tree.map(lambda leaf: leaf[:10_000], self.batches.data)
         self.log_likelihood = jax.jit(self.grad_fn.log_likelihood_sum)
         self.collect = {
             "test": isotherm.collect.draws(
@@ -159,19 +160,20 @@ class Learner:
         }
 
     def train_nll(self, position: Any) -> float:
-        """Compute the mean negative log likelihood of the first 10 000 training rows."""
-        size = len(self.some[1])
-        return -float(sum_over_rows(self.log_likelihood, position, self.some, size, BLOCK)) / size
+        """Return the mean negative log likelihood of the first 10 000 training rows."""
+        rows = self.train_subset
+        size = len(rows[1])
+        return -float(sum_over_rows(self.log_likelihood, position, rows, size, BLOCK)) / size
 
     def learn(
         self, key: Key, name: str, checkpoints: Checkpoints, report: Report
     ) -> dict[str, np.ndarray]:
-        """Run with one key, or take the run off the checkpoints, and measure it after every epoch.
+        """Run a chain, resuming from a checkpoint if there is one; measure it after every epoch.
 
-        Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw), `train nll`
-        (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of the average
-        since burn-in; of the latest draw before), `temperature`, `thermostat`; at the end
-        `probabilities`, `entropy` (mean over draws), `averages`: accuracy and NLL by share of
+        Returns arrays over epochs: `draw accuracy` (%), `draw nll` (test, the latest draw),
+        `train nll` (mean over 10 000 training rows, the latest draw), `accuracy`, `nll`, `ece` (of
+        the average since burn-in; of the latest draw before), `temperature`, `thermostat`; at the
+        end `probabilities`, `entropy` (mean over draws), `averages`: accuracy and NLL by share of
         burn-in and by how many draws per epoch are averaged, and `ess`: effective draws per 1000
         gradients of log probabilities and of weights.
         """
@@ -181,15 +183,17 @@ class Learner:
         start = jax.tree.map(lambda leaf: recipe.start_scale * leaf, start)
         sampler = self.sampler
         if recipe.coordinates == "kronecker":
-            start, sampler = recipe.settled(random.fold(key, 4), self.grad_fn, self.batches, start)
+            start, sampler = recipe.warm_started(
+                random.fold(key, 4), self.grad_fn, self.batches, start
+            )
         start_key = random.fold(random.fold(key, 0), 2)
         state = jax.vmap(sampler.init, (None, 0))(start, start_key[None])
         record = Record(recipe, self.labels, self.epoch_length)
         if (saved := checkpoints.load(name)) is not None:
             state = record.restore(saved, state)
-        while record.epoch < recipe.num_epochs and not record.lost:
+        while record.epoch < recipe.num_epochs and not record.diverged:
             with warnings.catch_warnings():
-                # What shuffled batches do to a thermostat is measured here.
+                # The effect of shuffled batches on a thermostat is measured here.
                 warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
                 run = isotherm.sample(
                     key,
@@ -207,12 +211,12 @@ class Learner:
             state = run.state
             record.add(run, self.train_nll(jax.tree.map(lambda leaf: leaf[0], state.position)))
             checkpoints.save(name, record.arrays(state))
-            report(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.line()}")
+            report(f"{name}, epoch {record.epoch} of {recipe.num_epochs}: {record.message()}")
         return record.result()
 
 
 def _some_weights(position: Any) -> jax.Array:
-    """Pick 50 numbers of every leaf, evenly spaced: what mixing is judged by."""
+    """Return 50 evenly spaced numbers of every leaf, to measure mixing."""
     leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(position)]
     return jnp.concatenate([leaf[:: max(1, leaf.size // 50)][:50] for leaf in leaves])
 

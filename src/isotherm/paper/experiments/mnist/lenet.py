@@ -1,11 +1,14 @@
 """Does a convolutional network tolerate a large step size?
 
-LeNet on MNIST: two layers of 5 x 5 convolutions (32 and 64 channels), each with ReLU and 2 x 2 pooling, and two layers of 200
-ReLUs; prior N(0, 1) on every weight, temperature 1 (the true posterior), batches of 100, 40 epochs, h halved after 20, D = 50, h = 1e-4 and 5e-4.
+LeNet on MNIST: two layers of 5 x 5 convolutions (32 and 64 channels), each with ReLU and 2 x 2
+pooling, and two layers of 200 ReLUs; prior N(0, 1) on every weight, temperature 1 (the true
+posterior), batches of 100, 40 epochs, h halved after 20, D = 50, h = 1e-4 and 5e-4.
 
-- Curves are of single draws; the table also has predictions averaged over the draws of the second half of the epochs.
+- Curves are of single draws; the table also has predictions averaged over the draws of the second
+  half of the epochs.
 - *Training NLL* is the mean over 10 000 training images, for the last draw of each epoch.
-- The paper gives curves, no numbers, and says that "L is set to 20" without saying what L is; here it is ignored.
+- The paper gives curves without numbers. It says that "L is set to 20" but does not define L; we
+  ignore it.
 """
 
 from dataclasses import dataclass
@@ -69,12 +72,10 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     """Draw the learning curves."""
-    label = f"Test accuracy of single draws and training NLL per epoch, LeNet; D = {config.diffusion:g}."
-    figure = curves.learning_curves(
-        result,
-        config.recipes(),
-        lambda recipe: f"h = {recipe.step_size:g}",
-        label,
-        low=95.0 if config.full_size else 0.0,
+    label = (
+        "Test accuracy of single draws and training NLL per epoch, LeNet; "
+        f"D = {config.diffusion:g}."
     )
-    return {"curves": figure}
+    return curves.learning_curves(
+        config, result, lambda recipe: f"h = {recipe.step_size:g}", label, low=95.0
+    )

@@ -1,13 +1,18 @@
-"""Do natural coordinates help a network, and do shuffled batches hurt it?
+"""Do natural coordinates help to sample a network, and do shuffled batches hurt?
 
-Two layers of 100 ReLUs on MNIST, prior N(0, 1) on every weight, temperature 1 (the true posterior), batches of 100, step size never halved.
-Plain mSGNHT-S (D = 5, thermostat mass 1) beside mSGNHT-S in the Kronecker eigenbasis that `warm_start` finds, with its own settings and no
-step size given. All have the same number of minibatch gradients, those of the warm start included.
+Two layers of 100 ReLUs on MNIST, prior N(0, 1) on every weight, temperature 1 (the true posterior),
+batches of 100, step size never halved. Plain mSGNHT-S (D = 5, thermostat mass 1) is compared with
+mSGNHT-S in the Kronecker eigenbasis of `warm_start`, with the settings and step size of the warm
+start. All have the same number of minibatch gradients, including those of the warm start.
 
-- *Step* is h in plain coordinates, and a multiple of the step that `warm_start` chooses in Kronecker ones.
-- *ESS* is per 1000 gradients, since burn-in: the median over 200 test images of the log probability of their label, and over 50 weights of every layer.
-- *Epistemic* is the mutual information between label and weights, in nats, averaged over test images.
-- Shuffled batches go through the data in a new order every epoch, as training loops do; independent ones are what a thermostat assumes.
+- *Step* is h in plain coordinates, and in Kronecker coordinates a multiple of the step size that
+  `warm_start` chooses.
+- *ESS* is per 1000 gradients, since burn-in: the median over 200 test images of the log probability
+  of their label, and over 50 weights of every layer.
+- *Epistemic* is the mutual information between label and weights, in nats, averaged over test
+  images.
+- Shuffled batches use the data in a new order every epoch, as training loops do; thermostats assume
+  independent batches.
 - ± is the standard deviation over seeds. None of this is in the paper.
 """
 
@@ -41,16 +46,21 @@ class Config(curves.Training):
 
     def __post_init__(self) -> None:
         if 1.0 not in self.multiples or self.policy_step_size not in self.step_sizes:
-            raise ValueError("`multiples` must have 1 and `step_sizes` `policy_step_size`.")
+            raise ValueError(
+                "`multiples` must contain 1, and `step_sizes` must contain `policy_step_size`."
+            )
         if self.natural(1.0).num_epochs < 4:
             raise ValueError("`num_epochs` must leave at least 4 epochs after the warm start.")
 
     def plain(self, h: float, policy: str = "independent") -> Recipe:
-        """Give a chain in plain coordinates."""
+        """Return the recipe of a chain in plain coordinates."""
         return self.recipe("mSGNHT-S", self.hidden, h, policy=policy)
 
     def natural(self, multiple: float, policy: str = "independent") -> Recipe:
-        """Give a chain in Kronecker coordinates; its warm start is paid for with epochs."""
+        """Return the recipe of a chain in Kronecker coordinates.
+
+        It has fewer epochs, so that the gradients of the warm start are included.
+        """
         recipe = self.plain(multiple, policy).varied(
             coordinates="kronecker", rounds=self.rounds, steps_per_round=self.steps_per_round
         )
@@ -93,14 +103,15 @@ def run(
         config.recipes(), config.num_seeds, data, key, checkpoints, report, kept
     )
     for name in config.recipes():
-        found, entropy = result.pop(f"{name}/probabilities"), result.pop(f"{name}/entropy")
-        each = [_entropies(p, h) for p, h in zip(found, entropy, strict=True)]
+        probabilities = result.pop(f"{name}/probabilities")
+        entropy = result.pop(f"{name}/entropy")
+        each = [_entropies(p, h) for p, h in zip(probabilities, entropy, strict=True)]
         result[f"{name}/entropies"] = np.array(each)
     return result
 
 
 def _entropies(probabilities: np.ndarray, entropy: np.ndarray) -> tuple[float, float]:
-    """Give predictive entropy and its epistemic part, averaged over test images."""
+    """Return the predictive entropy and its epistemic part, averaged over test images."""
     if not np.isfinite(probabilities).all():
         return np.nan, np.nan
     epistemic = mutual_information(probabilities, entropy)
@@ -134,7 +145,7 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
-    """Report what came of it; nothing here is the paper's."""
+    """Check our own claims; the paper has none about this."""
     natural = "kronecker, step 1"
     temperature = curves.final(result, natural, "temperature")
     weights = {
@@ -156,14 +167,15 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
         Claim(
             "weights mix faster in Kronecker coordinates than at any plain step size",
             bool(gain > 1),
-            f"{weights['kronecker']:.3f} effective draws per 1000 gradients, plain {weights['plain']:.3f}",
+            f"{weights['kronecker']:.3f} effective draws per 1000 gradients, "
+            f"plain {weights['plain']:.3f}",
             "more",
         ),
     ]
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw what the step size does in both coordinates."""
+    """Draw the effect of the step size in both coordinates."""
     figure, axes = panels(3, width=3.6, height=3.0)
     shown = (
         ("accuracy", "test accuracy, averaged (%)"),
@@ -191,7 +203,7 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     axes[2].axhline(1, color="0.6", lw=0.8, ls=":")
     axes[0].legend(fontsize=8)
     figure.set_label(
-        "Accuracy, negative log likelihood and kinetic temperature against the step size, in plain and in "
-        "Kronecker coordinates; missing points diverged."
+        "Accuracy, negative log likelihood and kinetic temperature against the step size, in plain "
+        "and in Kronecker coordinates; missing points diverged."
     )
     return {"steps": figure}

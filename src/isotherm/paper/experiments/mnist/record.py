@@ -1,4 +1,4 @@
-"""What is kept of a network's chain: curves over epochs, averaged predictions, traces."""
+"""What is measured of a chain: curves over epochs, averaged predictions, traces."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """What was measured so far."""
+    """The measurements of a chain so far."""
 
     CURVES = (
         "draw accuracy",
@@ -40,19 +40,19 @@ class Record:
         self.sums, self.last_sums = np.zeros(shape), np.zeros(shape)
         self.entropy = np.zeros(len(labels))
         self.traces: list[np.ndarray] = []
-        self.lost = False
+        self.diverged = False
 
     @property
     def epoch(self) -> int:
-        """How many epochs are done."""
+        """Number of finished epochs."""
         return len(self.curves["accuracy"])
 
     def add(self, run: isotherm.loop.Run, train_nll: float) -> None:
-        """Take in an epoch."""
+        """Add the run of an epoch."""
         test = run.collected["test"]
         draws = np.asarray(test["probabilities"][0], np.float64)
-        self.lost = bool(run.diverged.any()) or not np.isfinite(draws).all()
-        if self.lost:
+        self.diverged = bool(run.diverged.any()) or not np.isfinite(draws).all()
+        if self.diverged:
             return
         epoch, total = self.epoch + 1, self.recipe.num_epochs
         for i, share in enumerate(self.SHARES):
@@ -86,12 +86,12 @@ class Record:
         return _normalised(self.sums[self.SHARES.index(share)])
 
     def _ess(self) -> np.ndarray:
-        """Give effective draws per 1000 gradients: of log probabilities, and of weights.
+        """Return effective draws per 1000 gradients of log probabilities and of weights.
 
-        Medians over rows and over weights, of the draws since burn-in.
+        They are medians over rows and over weights, for the draws since burn-in.
         """
         skip = int(self.recipe.burn_in * self.recipe.num_epochs)
-        if self.lost or len(self.traces) - skip < 2:
+        if self.diverged or len(self.traces) - skip < 2:
             return np.full(2, np.nan)
         draws = np.concatenate(self.traces[skip:]).astype(np.float64)
         moving = draws.std(0) > 0
@@ -102,56 +102,61 @@ class Record:
         per = 1000 * each / gradients
         return np.array([np.nanmedian(per[:rows]), np.nanmedian(per[rows:])])
 
-    def line(self) -> str:
-        """Report how it stands."""
-        if self.lost:
+    def message(self) -> str:
+        """Describe the last epoch."""
+        if self.diverged:
             return "diverged"
         last = {name: values[-1] for name, values in self.curves.items()}
-        return f"test {last['accuracy']:.2f} % (draw {last['draw accuracy']:.2f} %), training NLL {last['train nll']:.3f}"
+        return (
+            f"test {last['accuracy']:.2f} % (draw {last['draw accuracy']:.2f} %), "
+            f"training NLL {last['train nll']:.3f}"
+        )
 
     def arrays(self, state: Any) -> dict[str, np.ndarray]:
-        """Give everything that must be saved."""
+        """Return the state to be saved: this record and the state of the chain."""
         leaves = {f"state {i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(state))}
         curves = {f"curve {name}": np.asarray(v) for name, v in self.curves.items()}
         sums = {"sums": self.sums, "last sums": self.last_sums, "entropy": self.entropy}
         traces = np.asarray(self.traces, np.float32)
-        return leaves | curves | sums | {"lost": np.asarray(self.lost), "traces": traces}
+        return leaves | curves | sums | {"diverged": np.asarray(self.diverged), "traces": traces}
 
     def restore(self, saved: dict[str, np.ndarray], state: Any) -> Any:
-        """Take up what was saved; return the state."""
+        """Restore what was saved; return the state of the chain."""
         self.curves = {name: saved[f"curve {name}"].tolist() for name in self.CURVES}
         self.sums, self.last_sums = saved["sums"], saved["last sums"]
-        self.entropy, self.lost = saved["entropy"], bool(saved["lost"])
+        self.entropy, self.diverged = saved["entropy"], bool(saved["diverged"])
         self.traces = list(saved["traces"])
         leaves, structure = jax.tree.flatten(state)
         return structure.unflatten([jnp.asarray(saved[f"state {i}"]) for i in range(len(leaves))])
 
     def result(self) -> dict[str, np.ndarray]:
-        """Lay out what was measured; epochs after a divergence are NaN."""
+        """Return the measurements by name; epochs after a divergence are NaN."""
         total = self.recipe.num_epochs
-        found: dict[str, np.ndarray] = {}
+        result: dict[str, np.ndarray] = {}
         for name, values in self.curves.items():
-            found[name] = np.full(total, np.nan)
-            found[name][: len(values)] = values
+            result[name] = np.full(total, np.nan)
+            result[name][: len(values)] = values
         averages = np.full((len(self.SHARES), 2, 2), np.nan)
         for i in range(len(self.SHARES)):
             for j, sums in enumerate((self.last_sums[i], self.sums[i])):
-                if not self.lost and sums.any():
+                if not self.diverged and sums.any():
                     mean = _normalised(sums)
                     averages[i, j] = (
                         100 * accuracy(mean, self.labels),
                         negative_log_likelihood(mean, self.labels),
                     )
         warm = max(1, total - int(self.recipe.burn_in * total))
-        found["averages"] = averages
-        found["ess"] = self._ess()
-        found["entropy"] = self.entropy / warm
-        found["probabilities"] = (
-            np.full(self.sums[0].shape, np.nan) if self.lost else self._average(self.recipe.burn_in)
+        result["averages"] = averages
+        result["ess"] = self._ess()
+        result["entropy"] = self.entropy / warm
+        result["probabilities"] = (
+            np.full(self.sums[0].shape, np.nan)
+            if self.diverged
+            else self._average(self.recipe.burn_in)
         )
-        return found
+        return result
 
 
 def _normalised(sums: np.ndarray) -> np.ndarray:
-    """Make sums of probabilities probabilities."""
+    """Normalize sums of probabilities."""
     return sums / sums.sum(-1, keepdims=True)

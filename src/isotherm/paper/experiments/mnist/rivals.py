@@ -1,7 +1,7 @@
-"""What the thermostats stand beside: the paper's rivals and what people use today.
+"""Baselines of the table: those of the paper, and methods in use today.
 
-Each is fitted for as many epochs as the chains run, with settings of its literature: nothing is chosen
-on the test set.
+Each is fitted for as many epochs as the chains run, with settings from its literature: nothing is
+chosen on the test set.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from isotherm.types import ArrayTree, Key
 
 
 class Job(NamedTuple):
-    """What a rival is given."""
+    """The input of a baseline."""
 
     key: Key
     network: Network
@@ -36,29 +36,29 @@ class Job(NamedTuple):
 
     @property
     def grad_fn(self) -> MinibatchGradient:
-        """Gradients of the posterior."""
+        """Minibatch gradient of the log posterior."""
         return self.network.gradient(self.batches.data_size)
 
     @property
     def start(self) -> ArrayTree:
-        """Weights to start from."""
+        """Initial weights."""
         return self.network.init(random.fold(self.key, 9))
 
     @property
     def descent(self) -> dict[str, Any]:
-        """Settings of a plain descent: the step halved three times."""
+        """Settings of gradient descent: the step size is halved three times."""
         step_size = isotherm.schedules.halving(0.1, max(1, self.num_steps // 4))
         return {"num_steps": self.num_steps, "step_size": step_size, "progress": False}
 
     @property
-    def own(self) -> dict[str, Any]:
-        """Settings of a method with a step size of its own."""
+    def defaults(self) -> dict[str, Any]:
+        """Settings of a method with a default step size."""
         return {"num_steps": self.num_steps, "progress": False}
 
 
 def _mixture(job: Job) -> Fitted:
     grad_fn = minibatch_gradient(job.network.log_likelihood, scale_mixture(), job.batches.data_size)
-    return bayes_by_backprop(job.key, grad_fn, job.start, job.batches, **job.own)
+    return bayes_by_backprop(job.key, grad_fn, job.start, job.batches, **job.defaults)
 
 
 def _laplace(job: Job) -> Fitted:
@@ -69,10 +69,10 @@ def _laplace(job: Job) -> Fitted:
 RIVALS: dict[str, Callable[[Job], Fitted]] = {
     "SGD": lambda j: sgd(j.key, j.grad_fn, j.start, j.batches, prior=False, **j.descent),
     "BBB, Gaussian prior": lambda j: bayes_by_backprop(
-        j.key, j.grad_fn, j.start, j.batches, **j.own
+        j.key, j.grad_fn, j.start, j.batches, **j.defaults
     ),
     "BBB, scale mixture": _mixture,
-    "MC dropout": lambda j: mc_dropout(j.key, j.grad_fn, j.start, j.batches, **j.own),
+    "MC dropout": lambda j: mc_dropout(j.key, j.grad_fn, j.start, j.batches, **j.defaults),
     "deep ensemble of 5": lambda j: deep_ensemble(
         j.key, j.grad_fn, j.network.init, j.batches, prior=False, **j.descent
     ),
@@ -81,7 +81,7 @@ RIVALS: dict[str, Callable[[Job], Fitted]] = {
 
 
 def predict(name: str, recipe: Recipe, data: Data, key: Key, num_draws: int = 100) -> np.ndarray:
-    """Fit a rival to the training rows and give its probabilities of the test rows."""
+    """Fit a baseline to the training rows; return its probabilities of the test rows."""
     batches = isotherm.shuffled_batches(tuple(data.train), recipe.batch_size)
     network = recipe.network()
     num_steps = recipe.num_epochs * batches.epoch_length

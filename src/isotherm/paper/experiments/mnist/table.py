@@ -1,14 +1,20 @@
-"""How good are averaged predictions of a 400-400 network, and what are they made of?
+"""How accurate are averaged predictions of a 400-400 network, and on what do they depend?
 
-Two layers of 400 ReLUs on MNIST, batches of 100, 40 epochs, h halved after 20. The paper's setting: h = 2e-4, D = 60, prior N(0, 1) on every weight.
-Everything with *T = 1* is the posterior of the model it names; other temperatures are not.
+Two layers of 400 ReLUs on MNIST, batches of 100, 40 epochs, h halved after 20. The paper's setting:
+h = 2e-4, D = 60, prior N(0, 1) on every weight. Rows with *T = 1* sample the posterior of the
+model; rows with other temperatures do not.
 
-- *Table 3* is on the test images. "paper's setting" is read as it stands. "chosen" has what the factors below say on held-out images; nothing was chosen
-  on the test images. Probabilities are averaged over draws (five per epoch in the second half; in the chosen setting from the second quarter on), or over 100 draws of a rival's approximation.
+- *Table 3* is on the test images. "paper's setting" is the setting as the paper gives it. "chosen"
+  is the best setting on held-out images, by the factors below; nothing was chosen on the test
+  images. Probabilities are averaged over draws (five per epoch in the second half of the epochs; in
+  the chosen setting from the second quarter on), or over 100 draws of a baseline's approximation.
 - *Several chains* averages the probabilities of all seeds: independent chains, or fits.
-- *What matters* changes one thing at a time. These chains learn from 50 000 images and are judged on the other 10 000 training images.
-- *Averaging* is the paper's setting and the chosen one again, with other burn-in and spacing; held-out images too.
-- ± is the standard deviation over seeds; the test set itself is good for 0.13 %.
+- *What matters* changes one thing at a time. These chains are trained on 50 000 images and scored
+  on the other 10 000 training images.
+- *Averaging* is the paper's setting and the chosen one with other burn-in and spacing, also on
+  held-out images.
+- ± is the standard deviation over seeds; the standard error due to the size of the test set is 0.13
+  %.
 """
 
 from dataclasses import dataclass
@@ -41,7 +47,7 @@ SCORES = {
     "Brier": "brier",
     "epistemic (nats)": "epistemic",
 }
-"""Headings, and what `classifier_scores` calls them."""
+"""Column headings, and the names of the scores in `classifier_scores`."""
 FACTORS: dict[str, dict[str, Any]] = {
     "h not halved": {"halve_every": 0},
     "D = 10": {"diffusion": 10.0},
@@ -55,7 +61,7 @@ FACTORS: dict[str, dict[str, Any]] = {
     "prior sd 0.3": {"prior_sd": 0.3},
     "prior sd 0.1": {"prior_sd": 0.1},
 }
-"""One thing changed each."""
+"""Changes of the paper's setting, one each."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +75,9 @@ class Config(curves.Training):
     chosen_diffusion: float = 60.0
     chosen_prior_sd: float = 1.0
     temperatures: tuple[float, ...] = (0.1, 0.01)
-    """Below 1, also tried."""
+    """Further temperatures, below 1."""
     longer_steps: tuple[float, ...] = (2.5, 5.0)
-    """Times the paper's, also tried."""
+    """Further step sizes, in units of the paper's."""
     changed: tuple[str, ...] = tuple(FACTORS)
     factor_seeds: int = 1
     rivals: tuple[str, ...] = tuple(rivals.RIVALS)
@@ -83,11 +89,11 @@ class Config(curves.Training):
                 raise ValueError(f"`{field}` must be among {', '.join(known)}, got {unknown[0]}.")
 
     def base(self) -> Recipe:
-        """Give the paper's setting."""
+        """Return the paper's setting."""
         return self.recipe("mSGNHT-S", self.hidden, self.step_size)
 
     def chosen(self) -> Recipe:
-        """Give the setting that the factors speak for."""
+        """Return the setting that was chosen by the factors."""
         return self.base().varied(
             step_size=self.chosen_step_size,
             diffusion=self.chosen_diffusion,
@@ -96,7 +102,7 @@ class Config(curves.Training):
         )
 
     def samplers(self) -> dict[str, Recipe]:
-        """List the chains of the table."""
+        """Return the recipes of the chains of the table."""
         base, chosen = self.base(), self.chosen()
         return {
             "mSGNHT-S, paper's setting": base,
@@ -110,7 +116,7 @@ class Config(curves.Training):
         }
 
     def factors(self) -> dict[str, Recipe]:
-        """List the chains that differ from the paper's setting in one thing."""
+        """Return the recipes that differ from the paper's setting in one thing."""
         base, h = self.base(), self.step_size
         return {
             "paper's setting": base,
@@ -143,12 +149,12 @@ SMOKE = Config(
 def run(
     config: Config, key: Key, report: Report, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """Fit everything, one after the other; each piece is kept on the checkpoints."""
+    """Run all chains and baselines one after the other, with a checkpoint of each."""
     result: dict[str, np.ndarray] = {}
     held_out = mnist(config.num_held_in, config.num_test, validation=True)
     factors = {f"factor {name}": recipe for name, recipe in config.factors().items()}
     result |= curves.learn_all(
-        factors, config.factor_seeds, held_out, random.fold(key, 100), checkpoints, say
+        factors, config.factor_seeds, held_out, random.fold(key, 100), checkpoints, report
     )
     data = mnist(config.num_train, config.num_test)
     labels = data.test.y
@@ -157,14 +163,11 @@ def run(
         config.samplers(), config.num_seeds, data, key, checkpoints, report, kept
     )
     for name in config.samplers():
-        found, entropy = result.pop(f"{name}/probabilities"), result.pop(f"{name}/entropy")
-        result[f"{name}/scores"] = np.stack(
-            [_scores(p, labels, h) for p, h in zip(found, entropy, strict=True)]
-        )
-        result[f"{name}/together"] = _scores(found.mean(0), labels, entropy.mean(0))
-        result[f"{name}/reliability"] = _reliability(found[0], labels)
+        probabilities = result.pop(f"{name}/probabilities")
+        entropy = result.pop(f"{name}/entropy")
+        result |= _scored(name, probabilities, labels, entropy)
     for name in config.rivals:
-        found = []
+        probabilities = []
         for i in range(config.num_seeds):
             saved = checkpoints.load(f"{name}, seed {i}")
             if saved is None:
@@ -172,23 +175,35 @@ def run(
                 saved = {"p": rivals.predict(name, config.base(), data, random.fold(key, 50 + i))}
                 checkpoints.save(f"{name}, seed {i}", saved)
                 jax.clear_caches()
-            found.append(saved["p"])
-        result[f"{name}/scores"] = np.stack([_scores(p, labels) for p in found])
-        result[f"{name}/together"] = _scores(np.mean(found, 0), labels)
-        result[f"{name}/reliability"] = _reliability(found[0], labels)
+            probabilities.append(saved["p"])
+        result |= _scored(name, np.array(probabilities), labels)
     return result
+
+
+def _scored(
+    name: str, probabilities: np.ndarray, labels: np.ndarray, entropy: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Return the scores of all seeds and of their average, and the first reliability curve."""
+    entropies = [None] * len(probabilities) if entropy is None else list(entropy)
+    mean_entropy = None if entropy is None else entropy.mean(0)
+    each = [_scores(p, labels, h) for p, h in zip(probabilities, entropies, strict=True)]
+    return {
+        f"{name}/scores": np.stack(each),
+        f"{name}/together": _scores(probabilities.mean(0), labels, mean_entropy),
+        f"{name}/reliability": _reliability(probabilities[0], labels),
+    }
 
 
 def _scores(p: np.ndarray, labels: np.ndarray, entropy: np.ndarray | None = None) -> np.ndarray:
     if not np.isfinite(p).all():
         return np.full(len(SCORES), np.nan)
-    found = classifier_scores(p, labels, entropy)
-    found["accuracy"] *= 100
-    return np.array([found.get(name, np.nan) for name in SCORES.values()])
+    scores = classifier_scores(p, labels, entropy)
+    scores["accuracy"] *= 100
+    return np.array([scores.get(name, np.nan) for name in SCORES.values()])
 
 
 def _reliability(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Give lower edge, confidence, accuracy and count per bin; nothing of a lost chain."""
+    """Return lower edge, confidence, accuracy and count per bin; no bins for a diverged chain."""
     if not np.isfinite(p).all():
         return np.zeros((4, 0))
     curve = reliability(p, labels)
@@ -296,7 +311,8 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
             for t in config.temperatures
         ),
         Claim(
-            f"mSGNHT-S reaches it with {config.num_seeds} chains of the chosen setting, averaged, at T = 1",
+            f"mSGNHT-S reaches it with {config.num_seeds} chains of the chosen setting, averaged, "
+            "at T = 1",
             bool(result["mSGNHT-S, chosen/together"][0] >= least),
             f"{result['mSGNHT-S, chosen/together'][0]:.2f} %",
             f"at least {least:g} %",
@@ -321,7 +337,7 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw accuracy and likelihood of all methods, what matters, and reliability."""
+    """Draw accuracy and likelihood of all methods, the factors, and reliability."""
     return {
         "methods": _methods(config, result),
         "factors": _factors(config, result),
@@ -343,7 +359,8 @@ def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     figure.set_label(
-        "Test accuracy and negative log likelihood of every method, a dot per seed; red bars are the paper's values."
+        "Test accuracy and negative log likelihood of every method, a dot per seed; "
+        "red bars are the paper's values."
     )
     return figure
 
@@ -364,16 +381,17 @@ def _factors(config: Config, result: dict[str, np.ndarray]) -> Figure:
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     figure.set_label(
-        "One thing changed at a time around the paper's setting (dotted): predictions averaged over draws, on held-out images."
+        "One thing changed at a time in the paper's setting (dotted): predictions averaged over "
+        "draws, on held-out images."
     )
     return figure
 
 
 def _diagram(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    """Draw the reliability of every method with the splitting, first seed."""
-    found = {}
+    """Draw the reliability of every method but mSGNHT-E, first seed."""
+    diagrams = {}
     for name in (*config.samplers(), *config.rivals):
         edges, confidence, right, count = result[f"{name}/reliability"]
         if "mSGNHT-E" not in name and len(edges):
-            found[name] = Reliability(np.append(edges, 1.0), confidence, right, count)
-    return reliability_diagram(found, least_rows=20)
+            diagrams[name] = Reliability(np.append(edges, 1.0), confidence, right, count)
+    return reliability_diagram(diagrams, least_rows=20)
