@@ -1,7 +1,8 @@
 #!/bin/sh
-# Start a program as one run of several processes on this machine:
+# Start a program in several processes on this machine, as one run:
 #   deploy/local.sh [PROGRAM [NUM_PROCESSES]]
-# If one is killed, the others end. The same command goes on from the checkpoint in $CHECKPOINT, if that is set.
+# If one process is killed, the others end. If $CHECKPOINT is set to a folder, the same command resumes
+# the run.
 set -u
 program=${1:-examples/hosts.py}
 export NUM_PROCESSES="${2:-2}" COORDINATOR="127.0.0.1:${PORT:-7801}"

@@ -1,8 +1,8 @@
-"""Keep predictions, not weights: draws and averages of any function, made while the chains run.
+"""Keep predictions instead of weights: collect draws and averages of functions of the position.
 
-A network learns a curve from two clouds of points. Its 150 weights are never stored: `draws` keeps
-the curve at a few points, `average` one number per point. R-hat of the curve says whether the
-chains agree about what matters; the weights themselves need not.
+A network learns a curve from two clusters of points. Its 150 weights are never stored: `draws`
+keeps the curve at a few points, `average` keeps one number per point. R-hat of the curve shows
+whether the chains agree on the predictions; the weights need not agree.
 
     python examples/collect_predictions.py
 """
@@ -40,28 +40,19 @@ grad_fn = isotherm.minibatch_gradient(log_likelihood, log_prior, data_size=len(x
 batches = isotherm.independent_batches((x, y), batch_size=50)
 mode = isotherm.find_mode(key, grad_fn, start, batches)
 noise = isotherm.diagnostics.gradient_noise(key, grad_fn, mode, lambda k: batches.batch(k, 0))
-print(
-    f"largest C = h²σ²/4 at the mode: {isotherm.diagnostics.noise_ratio(STEP, noise).max.max():.2f}"
-)
+ratio = isotherm.diagnostics.noise_ratio(STEP, noise).max.max()
+print(f"largest C = h²σ²/4 at the mode: {ratio:.2f}")
 
 keep = {
     "curve": isotherm.collect.draws(lambda params: predict(params, grid)),
-    "above": isotherm.collect.average(lambda params: predict(params, grid) > 0),
+    "positive": isotherm.collect.average(lambda params: predict(params, grid) > 0),
 }
-run = isotherm.sample(
-    key,
-    isotherm.msgnht(grad_fn, STEP, diffusion=1.0),
-    mode,
-    batches,
-    num_draws=500,
-    thin=20,
-    burn_in=5000,
-    num_chains=4,
-    collect=keep,
-)
+sampler = isotherm.msgnht(grad_fn, STEP, diffusion=1.0)
+settings = {"num_draws": 500, "thin": 20, "burn_in": 5000, "num_chains": 4}
+run = isotherm.sample(key, sampler, mode, batches, **settings, collect=keep)
 curve = run.collected["curve"]
 table = [grid, np.sin(4 * grid), curve.mean((0, 1)), curve.std((0, 1))]
-table += [run.collected["above"].mean(0), isotherm.diagnostics.rhat(curve)]
+table += [run.collected["positive"].mean(0), isotherm.diagnostics.rhat(curve)]
 print("     x  truth   mean     sd  P(>0)   rhat")
 for row in np.array(table).T:
     print(*(f"{number:6.2f}" for number in row))

@@ -1,7 +1,7 @@
-"""Sample the posterior of an Equinox network, from where its training ended.
+"""Sample the posterior of an Equinox network, starting at its mode.
 
-Handwritten digits, 1000 to learn from, one seed. The network is an ordinary Equinox module; the
-sampler moves its floating-point arrays, and `put_back` makes a whole module of any draw. Needs
+1000 handwritten digits to train on, one seed. The network is an ordinary Equinox module; the
+sampler moves its floating-point arrays, and `put_back` returns the module for any draw. Needs
 equinox: pip install "isotherm[interop]".
 
     python examples/equinox_network.py
@@ -14,7 +14,6 @@ import optax
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
 x, y = jnp.asarray(x / 16, jnp.float32), jnp.asarray(y)
@@ -23,7 +22,9 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 key = jax.random.key(0)
 module = equinox.nn.MLP(64, 10, width_size=50, depth=1, key=key)
 position, apply, put_back = isotherm.from_equinox(module)
-network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
+network = isotherm.models.Network(
+    apply, lambda key: position, likelihood="categorical", prior_sd=1.0
+)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
 mode = isotherm.find_mode(key, grad_fn, position, batches, num_steps=1000)

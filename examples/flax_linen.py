@@ -1,7 +1,7 @@
-"""Sample the posterior of a Flax linen network, from where its training ended.
+"""Sample the posterior of a Flax linen network, starting at its mode.
 
-Handwritten digits, 1000 to learn from, one seed. The network is an ordinary linen module; the
-sampler moves its `params`, and `put_back` makes variables for `module.apply` of any draw. Needs
+1000 handwritten digits to train on, one seed. The network is an ordinary linen module; the sampler
+moves its `params`, and `put_back` returns the variables for `module.apply` for any draw. Needs
 flax: pip install "isotherm[interop]".
 
     python examples/flax_linen.py
@@ -14,7 +14,6 @@ from flax import linen
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
 x, y = jnp.asarray(x / 16, jnp.float32), jnp.asarray(y)
@@ -23,7 +22,9 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 module = linen.Sequential([linen.Dense(50), linen.relu, linen.Dense(10)])
 key = jax.random.key(0)
 position, apply, put_back = isotherm.from_linen(module, module.init(key, test))
-network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
+network = isotherm.models.Network(
+    apply, lambda key: position, likelihood="categorical", prior_sd=1.0
+)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
 mode = isotherm.find_mode(key, grad_fn, position, batches, num_steps=1000)

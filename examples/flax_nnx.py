@@ -1,8 +1,8 @@
-"""Sample the posterior of a Flax NNX network, from where its training ended.
+"""Sample the posterior of a Flax NNX network, starting at its mode.
 
-Handwritten digits, 1000 to learn from, one seed. The network is an ordinary NNX module; isotherm
-takes its parameters out, moves them, and can put any draw back into a module. Needs flax: pip
-install "isotherm[interop]".
+1000 handwritten digits to train on, one seed. The network is an ordinary NNX module; the sampler
+moves its parameters, and `put_back` returns the module for any draw. Needs flax:
+pip install "isotherm[interop]".
 
     python examples/flax_nnx.py
 """
@@ -14,7 +14,6 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import isotherm
-from isotherm.models.networks import Network
 
 x, y = load_digits(return_X_y=True)
 x, y = jnp.asarray(x / 16, jnp.float32), jnp.asarray(y)
@@ -23,7 +22,9 @@ data, test, answer = (x[:1000], y[:1000]), x[1000:], y[1000:]
 key, rngs = jax.random.key(0), nnx.Rngs(0)
 module = nnx.Sequential(nnx.Linear(64, 50, rngs=rngs), nnx.relu, nnx.Linear(50, 10, rngs=rngs))
 position, apply, put_back = isotherm.from_nnx(module)
-network = Network(apply, lambda key: position, likelihood="categorical", prior_sd=1.0)
+network = isotherm.models.Network(
+    apply, lambda key: position, likelihood="categorical", prior_sd=1.0
+)
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
 mode = isotherm.find_mode(key, grad_fn, position, batches, num_steps=1000)

@@ -1,8 +1,7 @@
-"""Plain against natural coordinates, on a logistic regression with correlated features.
+"""Compare plain and natural coordinates on a logistic regression with correlated features.
 
-The same sampler, the same minibatches. Only the coordinates differ: the momentum and its
-thermostats live on the axes of the parameters, or on the principal axes of the curvature. The
-reference is a long run with exact gradients.
+The sampler and the minibatches are the same. Only the coordinates differ: the thermostats are per
+parameter, or per principal axis of the curvature. The reference is a long run with exact gradients.
 
     python examples/logistic_regression.py
 """
@@ -15,7 +14,7 @@ import isotherm
 
 SIZE, DIMENSION = 2000, 10
 
-# Neighbouring features share most of what they say, as columns of real tables do.
+# Neighbouring features are strongly correlated, as columns of real tables often are.
 rng = np.random.default_rng(0)
 x = rng.normal(size=(SIZE, DIMENSION)).cumsum(axis=1) / np.sqrt(np.arange(1, DIMENSION + 1))
 truth = rng.normal(size=DIMENSION)

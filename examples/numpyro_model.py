@@ -1,8 +1,8 @@
-"""Sample a NumPyro model by minibatches: 30 clinics share what they learn about a treatment.
+"""Sample a NumPyro model with minibatches: the effect of a treatment in 30 clinics.
 
-A hierarchical logistic regression on 450 simulated patients, some fifteen to a clinic. The model is
+A hierarchical logistic regression of 450 simulated patients, about fifteen per clinic. The model is
 written as for NumPyro's own samplers; isotherm splits it into a prior and one log likelihood per
-patient. The scale of the clinics' differences is positive; the chain moves its logarithm.
+patient. The scale of the differences between clinics is positive; the chain moves its logarithm.
 
     pip install "isotherm[interop]" && python examples/numpyro_model.py
 """
@@ -47,21 +47,13 @@ def predict(position):
     return jax.nn.sigmoid(value["slope"] * dose + value["scale"] * value["shift"][clinic])
 
 
-run = isotherm.sample(
-    key,
-    isotherm.msgnht(grad_fn, **start.settings),
-    start.position,
-    batches,
-    num_draws=500,
-    thin=10,
-    burn_in=1000,
-    collect={
-        "test": isotherm.collect.average(predict),
-        "values": isotherm.collect.draws(target.constrain),
-    },
-)
+sampler = isotherm.msgnht(grad_fn, **start.settings)
+settings = {"num_draws": 500, "thin": 10, "burn_in": 1000}
+average, draws = isotherm.collect.average, isotherm.collect.draws
+keep = {"test": average(predict), "values": draws(target.constrain)}
+run = isotherm.sample(key, sampler, start.position, batches, **settings, collect=keep)
 scale = run.collected["values"]["scale"]
-print(f"scale of the clinics: {scale.mean():.2f} ± {scale.std():.2f} (simulated with 1)")
+print(f"scale between clinics: {scale.mean():.2f} ± {scale.std():.2f} (simulated with 1)")
 for name, p in {"mode": predict(start.position), "posterior": run.collected["test"][0]}.items():
     nll = -jnp.log(jnp.where(answer > 0, p, 1 - p)).mean()
     print(f"{name:9}: held-out accuracy {((p > 0.5) == (answer > 0)).mean():.3f}, NLL {nll:.4f}")

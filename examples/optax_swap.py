@@ -1,8 +1,8 @@
-"""An optax training loop becomes a posterior sampler by one line.
+"""Turn an optax training loop into a posterior sampler by changing one line.
 
-A small network learns a wavy border between two classes. Loop, loss and minibatches are the same
-for Adam and for mSGNHT; only the line that makes the optimiser differs. The chain's draws are in
-the optimiser's state, as `position`; Adam has none. One data set of 60 points: on other seeds the point estimate may well win.
+A small network learns a wavy boundary between two classes. Loop, loss and minibatches are the same
+for Adam and for mSGNHT; only the line that builds the optimizer differs. The draws of the chain are
+`position` in the state of the optimizer. With other seeds the point estimate may be better.
 
     python examples/optax_swap.py
 """

@@ -1,7 +1,7 @@
-"""Write an integrator of your own, ask for its order, and sample with it.
+"""Define an integrator by a word, compute its order, and sample with it.
 
 A word is read from left to right: A drift, D heating, B damping, K kick, N noise, O damping and
-noise together. A letter that occurs n times lasts h/n each time. Needs sympy for the order:
+noise together. A letter that occurs n times lasts h/n each time. Computing the order needs sympy:
 pip install "isotherm[order]".
 
     python examples/your_own_word.py
@@ -17,7 +17,7 @@ from isotherm.models import double_well
 
 MINE = "DAKOKAD"
 
-# A word that cannot be a sampler is refused, with a reason.
+# An invalid word is refused; the message gives the reason.
 for wrong in ("DAKO", "ADBDA", "ABZBA"):
     try:
         isotherm.parse_integrator(wrong)
@@ -25,13 +25,15 @@ for wrong in ("DAKO", "ADBDA", "ABZBA"):
         print(error)
 
 word = isotherm.parse_integrator(MINE)
-proof = local_order(word.letters)  # by algebra, for any potential
+proof = local_order(word.letters)  # symbolic, for any potential
 print(f"\n{MINE}: {word.num_gradients} gradient per step, order {proof.order}")
 moments = list(proof.leading_error)
-print(f"its error h^{proof.order + 1} first shows in {len(moments)} moments, one is {moments[0]}:")
+print(
+    f"the local error h^{proof.order + 1} appears in {len(moments)} moments; in {moments[0]} it is"
+)
 print(f"    {proof.leading_error[moments[0]]}")
 
-# The double well has exact expectations, so the bias of a step size can be seen.
+# Expectations on the double well are known exactly, so the bias of a step size can be measured.
 key, exact = jax.random.key(0), double_well.expectation(lambda x: x**2)
 start = double_well.exact_draws(jax.random.key(1), 500)
 print(f"\nE[x^2] on the double well is {exact:.3f}; with exact gradients at h = 0.2:")
