@@ -1,11 +1,12 @@
 """Accuracy per gradient: errors of the posterior variance after the same number of gradients.
 
-Four targets whose variances are known, a grid of step sizes, ours and the samplers of BlackJAX and posteriors.
-Everybody starts at the same points (exact draws, or the mode on a9a), has the same friction, sees as many
-gradients, and throws away the first fifth. Step sizes are in units of the fastest oscillation, c = h sqrt(lambda_max); SGLD moves by
-h^2/2, the same distance. BlackJAX's steps run inside `isotherm.run_chain`; posteriors' inside `torch.vmap`. Its documentation
-divides the log posterior by N and sets T = 1/N: the same chain in another unit of time. A run writes `docs/results/accuracy.json` and,
-when all targets are there, a picture beside it.
+Four targets with known variances, a grid of step sizes, and the samplers of isotherm, BlackJAX and
+posteriors. All start at the same points (exact draws, or the mode on a9a), have the same friction
+and the same number of gradients, and discard the first fifth. Step sizes are in units of the
+fastest oscillation, c = h sqrt(lambda_max); SGLD uses h^2/2, which moves as far. The steps of
+BlackJAX run inside `isotherm.run_chain`, those of posteriors inside `torch.vmap`. The documentation
+of posteriors divides the log posterior by N and sets T = 1/N: that is the same chain in another
+unit of time. A run writes `docs/results/accuracy.json` and, when all targets are there, a figure.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from reporting import RESULTS, machine, save
+from reporting import RESULTS, machine, save, write_document
 from rich.progress import track
 from sklearn.datasets import load_diabetes
 
@@ -32,25 +33,25 @@ from isotherm.data.libsvm import load_a9a
 from isotherm.models import double_well, logistic
 from isotherm.references.conjugate import linear_posterior
 
-with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
+with warnings.catch_warnings():  # importing it warns about tensordict dozens of times
     warnings.simplefilter("ignore", FutureWarning)
     from posteriors.sgmcmc import baoa, sghmc, sgld, sgnht
 
 SIZES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
 OWN_STEP = ", step size of `warm_start`"
 HMC_STEPS = 10
-"""Gradients per call of `blackjax.sghmc`, its default; all of them see one batch."""
+"""Gradients per call of `blackjax.sghmc`, its default; all use the same batch."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Something to sample whose moments are known."""
+    """A target with known moments."""
 
     grad_fn: Any
     batches: Any
     torch_log_posterior: Callable
-    torch_batch: Callable[[torch.Tensor], Any]
-    """From row numbers, (rows,), or nothing."""
+    torch_batch: Callable[[int], Any]
+    """`num_chains -> batch` with a leading axis over chains, or `None` if there are no data."""
     starts: jax.Array
     mean: np.ndarray
     variance: np.ndarray
@@ -62,53 +63,49 @@ class Target:
 
 
 def harmonic(num_chains: int, num_gradients: int) -> Target:
-    """Give one number, unit curvature, exact gradient."""
+    """Build a harmonic oscillator: one number, unit curvature, exact gradient."""
     return Target(
-        lambda x, batch: -x,
-        isotherm.no_batches(),
-        lambda x, batch: (-(x**2).sum() / 2, torch.empty(0)),
-        lambda rows: None,
-        jax.random.normal(jax.random.key(1), (num_chains, 1)),
-        np.zeros(1),
-        np.ones(1),
-        1.0,
-        1.0,
-        num_gradients,
+        grad_fn=lambda x, batch: -x,
+        batches=isotherm.no_batches(),
+        torch_log_posterior=lambda x, batch: (-(x**2).sum() / 2, torch.empty(0)),
+        torch_batch=lambda rows: None,
+        starts=jax.random.normal(jax.random.key(1), (num_chains, 1)),
+        mean=np.zeros(1),
+        variance=np.ones(1),
+        curvature=1.0,
+        friction=1.0,
+        num_gradients=num_gradients,
     )
 
 
 def two_wells(num_chains: int, num_gradients: int) -> Target:
-    """Give the paper's double well, with gradient noise of standard deviation 1."""
+    """Build the paper's double well, with gradient noise of standard deviation 1."""
 
     def grad_fn(x, key):
         return double_well.gradient(x, None) + isotherm.random.gaussian(key, x)
 
-    def log_posterior(x, batch):  # a noisy slope is the slope of a tilted hill
+    def log_posterior(x, batch):  # the gradient of a random linear term is the noise
         return (double_well.log_density(x) + torch.randn_like(x) * x).sum(), torch.empty(0)
 
     mean = double_well.expectation(lambda x: x)
     variance = double_well.expectation(lambda x: (x - mean) ** 2)
-    starts = double_well.exact_draws(jax.random.key(1), num_chains)[:, None]
-    curvature = float(
-        double_well.curvature(double_well.exact_draws(jax.random.key(2), 10_000)).max()
-    )
-    batches = isotherm.generated_batches(lambda key, step_index: key)
+    typical = double_well.exact_draws(jax.random.key(2), 10_000)
     return Target(
-        grad_fn,
-        batches,
-        log_posterior,
-        lambda rows: None,
-        starts,
-        np.array([mean]),
-        np.array([variance]),
-        curvature,
-        1.0,
-        num_gradients,
+        grad_fn=grad_fn,
+        batches=isotherm.generated_batches(lambda key, step_index: key),
+        torch_log_posterior=log_posterior,
+        torch_batch=lambda rows: None,
+        starts=double_well.exact_draws(jax.random.key(1), num_chains)[:, None],
+        mean=np.array([mean]),
+        variance=np.array([variance]),
+        curvature=float(double_well.curvature(typical).max()),
+        friction=1.0,
+        num_gradients=num_gradients,
     )
 
 
 def regression(num_chains: int, num_gradients: int) -> Target:
-    """Give linear regression on the diabetes table, batches of 40, noise variance known."""
+    """Build linear regression on the diabetes table, batches of 40, known noise variance."""
     x, y = load_diabetes(return_X_y=True)
     x, y = (x / x.std(0)).astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)
     noise = 0.5
@@ -118,7 +115,6 @@ def regression(num_chains: int, num_gradients: int) -> Target:
         lambda w: -jnp.sum(w**2) / 2,
         data_size=len(y),
     )
-    rows, answers = torch.tensor(x), torch.tensor(y)
 
     def log_posterior(w, batch):
         fit = ((batch[1] - batch[0] @ w) ** 2).mean() * len(y) / (2 * noise)
@@ -126,29 +122,24 @@ def regression(num_chains: int, num_gradients: int) -> Target:
 
     rng = np.random.default_rng(0)
     starts = rng.multivariate_normal(exact.mean, exact.covariance, num_chains).astype(np.float32)
-    return _from_data(
-        grad_fn,
-        (x, y),
-        40,
-        log_posterior,
-        lambda i: (rows[i], answers[i]),
-        starts,
-        exact.mean,
-        np.diag(exact.covariance),
-        np.linalg.eigvalsh(exact.covariance)[0] ** -1,
-        num_gradients,
+    return Target(
+        torch_log_posterior=log_posterior,
+        mean=exact.mean,
+        variance=np.diag(exact.covariance),
+        curvature=float(np.linalg.eigvalsh(exact.covariance)[0] ** -1),
+        num_gradients=num_gradients,
+        **_of_data(grad_fn, (x, y), 40, starts),
     )
 
 
 def a9a(num_chains: int, num_gradients: int) -> Target:
-    """Give logistic regression on a9a, batches of 100; reference: Pólya-Gamma Gibbs."""
+    """Build logistic regression on a9a, batches of 100; the reference is Pólya-Gamma Gibbs."""
     data = load_a9a()
     x = logistic.with_intercept(data.train.x).toarray().astype(np.float32)
     y = np.asarray(data.train.y)
     grad_fn = isotherm.minibatch_gradient(
         logistic.log_likelihood, lambda w: logistic.log_prior(w, 10.0), data_size=len(y)
     )
-    rows, answers = torch.tensor(x), torch.tensor(y, dtype=torch.float32)
 
     def log_posterior(w, batch):
         logits = batch[0] @ w
@@ -160,47 +151,40 @@ def a9a(num_chains: int, num_gradients: int) -> Target:
     p = 1 / (1 + np.exp(-x @ mean))
     curvature = np.linalg.eigvalsh((x * (p * (1 - p))[:, None]).T @ x)[-1] + 0.1
     starts = np.tile(mean.astype(np.float32), (num_chains, 1))
-    return _from_data(
-        grad_fn,
-        (x, y),
-        100,
-        log_posterior,
-        lambda i: (rows[i], answers[i]),
-        starts,
-        mean,
-        sd**2,
-        curvature,
-        num_gradients,
-    )
-
-
-def _from_data(
-    grad_fn, data, batch_size, log_posterior, torch_batch, starts, mean, variance, curvature, num
-) -> Target:
-    batches = isotherm.independent_batches(data, batch_size)
-    natural = isotherm.warm_start(jax.random.key(3), grad_fn, jnp.asarray(starts[0]), batches)
-    size = len(data[1])
-
-    def batch(num_chains):
-        return torch_batch(torch.randint(size, (num_chains, batch_size)))
-
     return Target(
-        grad_fn,
-        batches,
-        log_posterior,
-        batch,
-        jnp.asarray(starts),
-        mean,
-        variance,
-        float(curvature),
-        10.0,
-        num,
-        natural.settings,
+        torch_log_posterior=log_posterior,
+        mean=mean,
+        variance=sd**2,
+        curvature=float(curvature),
+        num_gradients=num_gradients,
+        **_of_data(grad_fn, (x, y), 100, starts),
     )
+
+
+def _of_data(
+    grad_fn: Any, data: tuple[np.ndarray, np.ndarray], batch_size: int, starts: np.ndarray
+) -> dict[str, Any]:
+    """Return the fields of a target that are the same for every regression."""
+    batches = isotherm.independent_batches(data, batch_size)
+    warm = isotherm.warm_start(jax.random.key(3), grad_fn, jnp.asarray(starts[0]), batches)
+    rows, labels = torch.tensor(data[0]), torch.tensor(data[1], dtype=torch.float32)
+
+    def torch_batch(num_chains):
+        chosen = torch.randint(len(labels), (num_chains, batch_size))
+        return rows[chosen], labels[chosen]
+
+    return {
+        "grad_fn": grad_fn,
+        "batches": batches,
+        "torch_batch": torch_batch,
+        "starts": jnp.asarray(starts),
+        "friction": 10.0,
+        "natural": warm.settings,
+    }
 
 
 class Wrapped(NamedTuple):
-    """The state of somebody else's chain, for our loop."""
+    """The state of a peer's chain, for the loop of isotherm."""
 
     position: jax.Array
     rest: Any
@@ -208,7 +192,11 @@ class Wrapped(NamedTuple):
 
 
 def wrapped(init: Callable, step: Callable) -> isotherm.Sampler:
-    """Make a `Sampler` of `init(key, position) -> rest` and `step(key, position, rest, batch)`."""
+    """Build a `Sampler` from a peer's `init` and `step`.
+
+    They are `init(key, position) -> rest` and `step(key, position, rest, batch)`, which returns
+    the new position and rest.
+    """
 
     def first(position, key):
         return Wrapped(position, init(key, position), jnp.zeros((), jnp.int32))
@@ -225,7 +213,7 @@ def wrapped(init: Callable, step: Callable) -> isotherm.Sampler:
 
 
 def blackjax_sgnht(target: Target, h: jax.Array) -> isotherm.Sampler:
-    """Wrap its thermostat, scalar and with explicit Euler steps."""
+    """Wrap the thermostat of BlackJAX: scalar, with explicit Euler steps."""
     peer = blackjax.sgnht(target.grad_fn, target.friction)
 
     def step(key, position, rest, batch):
@@ -238,13 +226,13 @@ def blackjax_sgnht(target: Target, h: jax.Array) -> isotherm.Sampler:
 
 
 def blackjax_sghmc(target: Target, h: jax.Array) -> isotherm.Sampler:
-    """Wrap its SGHMC: ten gradients of one batch per call, then a new momentum."""
+    """Wrap the SGHMC of BlackJAX: ten gradients of one batch per call, then a new momentum."""
     peer = blackjax.sghmc(target.grad_fn, HMC_STEPS, target.friction)
     return wrapped(lambda key, x: (), lambda key, x, rest, batch: (peer.step(key, x, batch, h), ()))
 
 
 def blackjax_sgld(target: Target, h: jax.Array) -> isotherm.Sampler:
-    """Wrap its SGLD."""
+    """Wrap the SGLD of BlackJAX."""
     peer = blackjax.sgld(target.grad_fn)
     return wrapped(
         lambda key, x: (), lambda key, x, rest, batch: (peer.step(key, x, batch, h**2 / 2), ())
@@ -257,7 +245,10 @@ def ours(word: str, target: Target, h: jax.Array) -> isotherm.Sampler:
 
 
 def in_natural_coordinates(target: Target, h: jax.Array) -> isotherm.Sampler:
-    """Build mSGNHT-S as `warm_start` says, but for the step size; curvatures are about 1 there."""
+    """Build mSGNHT-S with the settings of `warm_start` except for the step size.
+
+    In its coordinates curvatures are about 1.
+    """
     settings = {**target.natural, "step_size": h * np.sqrt(target.curvature)}
     return isotherm.msgnht(target.grad_fn, **settings)
 
@@ -337,10 +328,10 @@ def draws_in_torch(name: str, target: Target, steps: np.ndarray) -> np.ndarray:
 
 
 def scores(draws: np.ndarray, target: Target) -> dict[str, Any]:
-    """Compare the variance about the exact mean, in per cent, with its standard error over chains."""
-    lost = ~np.isfinite(draws).all((1, 2)) | (np.abs(draws).max((1, 2)) > 1e6)
-    row: dict[str, Any] = {"diverged": f"{lost.sum()}/{len(draws)}"}
-    if lost.any():
+    """Return the error of the variance in per cent, with its standard error over chains."""
+    diverged = ~np.isfinite(draws).all((1, 2)) | (np.abs(draws).max((1, 2)) > 1e6)
+    row: dict[str, Any] = {"diverged": f"{diverged.sum()}/{len(draws)}"}
+    if diverged.any():
         return row
     errors = ((draws - target.mean) ** 2).mean(1, dtype=np.float64) / target.variance - 1
     error = errors.mean(0)
@@ -351,25 +342,25 @@ def scores(draws: np.ndarray, target: Target) -> dict[str, Any]:
 
 
 def pivot(points: list[dict]) -> list[dict]:
-    """Lay the errors out for reading: a table per target, a row per contestant, a column per step size."""
+    """Return a table per target, with a row per contestant and a column per step size."""
     rows: dict[tuple[str, str], dict] = {}
     for point in points:
         name, c = point["contestant"], point["c"]
         error = point.get("error of the variance, median %")
-        told = f"{point['diverged']} diverged" if error is None else f"{error:+.3g}"
+        text = f"{point['diverged']} diverged" if error is None else f"{error:+.3g}"
         name, own, _ = name.partition(OWN_STEP)
         row = rows.setdefault((point["table"], name), {"table": point["table"], "contestant": name})
-        row[f"c = {c:g}" if not own else "its own c"] = told if not own else f"{told} (c = {c:.2g})"
+        row[f"c = {c:g}" if not own else "its own c"] = text if not own else f"{text} (c = {c:.2g})"
     return list(rows.values())
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw the size of the median error over the step size, one panel per target."""
+    """Draw the size of the median error against the step size, one panel per target."""
     targets = list(dict.fromkeys(row["table"] for row in rows))
     figure, axes = plt.subplots(2, 2, figsize=(11, 9), layout="constrained", sharex=True)
     names = list(dict.fromkeys(row["contestant"] for row in rows))
     palette = iter(plt.colormaps["tab20"].colors)  # pyright: ignore[reportAttributeAccessIssue]
-    looks = {name: look(name, palette) for name in names}
+    styles = {name: line_style(name, palette) for name in names}
     for axis, target in zip(axes.flat, targets, strict=True):
         for name in names:
             mine = [r for r in rows if r["table"] == target and r["contestant"] == name]
@@ -377,9 +368,9 @@ def plot(rows: list[dict], path: Path) -> None:
             if not known:
                 continue
             value = [abs(r["error of the variance, median %"]) for r in known]
-            axis.plot([r["c"] for r in known], value, label=name, **looks[name])
-            if len(known) < len(mine):  # where it ends, it diverges
-                axis.plot(known[-1]["c"], value[-1], "x", ms=10, color=looks[name]["color"])
+            axis.plot([r["c"] for r in known], value, label=name, **styles[name])
+            if len(known) < len(mine):  # it diverges at larger steps
+                axis.plot(known[-1]["c"], value[-1], "x", ms=10, color=styles[name]["color"])
         axis.set(xscale="log", yscale="log", ylim=(0.03, 3000), title=target)
         axis.set_xlabel("step size, units of the fastest oscillation")
         axis.set_ylabel("|error of the variance|, median %")
@@ -392,8 +383,8 @@ def plot(rows: list[dict], path: Path) -> None:
     save(figure, path)
 
 
-def look(name: str, palette: Iterator) -> dict[str, Any]:
-    """Choose how a contestant is drawn: libraries by the style of the line, natural coordinates in black."""
+def line_style(name: str, palette: Iterator) -> dict[str, Any]:
+    """Return the line style of a contestant: by library, with natural coordinates in black."""
     if name.endswith(OWN_STEP):
         return {"color": "black", "marker": "*", "ms": 14, "ls": ""}
     if name.endswith("natural coordinates"):
@@ -411,7 +402,7 @@ TARGETS: dict[str, tuple[Callable[[int, int], Target], int, int]] = {
 
 
 def write(points: list[dict], where: dict) -> None:
-    """Write points, and keep those of targets that were not run this time."""
+    """Write points, keeping those of targets that were not run this time."""
     path = RESULTS / "accuracy.json"
     fresh = {point["table"] for point in points}
     if path.exists():
@@ -419,8 +410,8 @@ def write(points: list[dict], where: dict) -> None:
         points = [*points, *(point for point in before if point["table"] not in fresh)]
     points = [point for title in TARGETS for point in points if point["table"] == title]
     gradients = {title: number for title, (_, _, number) in TARGETS.items()}
-    found = {"machine": where, "gradients": gradients, "rows": pivot(points), "points": points}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    rows = pivot(points)
+    write_document(path, {"machine": where, "gradients": gradients, "rows": rows, "points": points})
     if len({point["table"] for point in points}) == len(TARGETS):
         plot(points, RESULTS / "accuracy.png")
 
@@ -428,7 +419,7 @@ def write(points: list[dict], where: dict) -> None:
 def main() -> None:
     """Run all contestants on all targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", help="beginnings of names; all if none")
+    parser.add_argument("targets", nargs="*", help="first letters of names; all by default")
     parser.add_argument("--quick", action="store_true", help="few gradients; writes nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -446,8 +437,8 @@ def main() -> None:
             sizes = [*SIZES]
             if name.endswith("natural coordinates"):
                 sizes.append(float(target.natural["step_size"]))
-            found = run(name, target, np.array(sizes) / scale)
-            for i, (c, draws) in enumerate(zip(sizes, found, strict=True)):
+            draws_by_size = run(name, target, np.array(sizes) / scale)
+            for i, (c, draws) in enumerate(zip(sizes, draws_by_size, strict=True)):
                 label = name + OWN_STEP if i >= len(SIZES) else name
                 row = {"table": title, "contestant": label, "c": c, "step size": c / scale}
                 rows.append(row | scores(draws, target))

@@ -1,8 +1,10 @@
-"""How chains scale: four chains of a network on one device, on two simulated devices of one process, and on two processes.
+"""Scaling over devices: four chains of a network on one device, two devices, and two processes.
 
-The network 784-100-100-10 on MNIST-shaped noise, batches of 100, mSGNHT-S, no draws kept but one. Every contestant is a program of its own, which is
-given one core per device (`taskset`), makes the run once to compile it and then five times; they take turns. Seconds are the fastest of all, and the chains must be
-the same, bit for bit. A run without a mesh, where the chains are one program, stands beside them. Writes `docs/results/devices_speed.json`.
+The network 784-100-100-10 on MNIST-shaped noise, batches of 100, mSGNHT-S, with one draw kept. Two
+devices are simulated in one process. Every contestant is a program of its own with one core per
+device (`taskset`). It makes one run to compile and then five; contestants take turns. Seconds are
+the fastest of all runs, and the chains must be identical to the bit. A run without a mesh, in which
+all chains are one program, is included. Writes `docs/results/devices_speed.json`.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from hashlib import sha256
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from reporting import RESULTS, machine
+from reporting import RESULTS, machine, write_document
 
 import isotherm
 
@@ -28,11 +30,11 @@ CONTESTANTS = {
     "two devices": (1, 2, True),
     "two processes": (2, 1, True),
 }
-"""Processes, devices of each, and whether there is a mesh."""
+"""Number of processes, devices per process, and whether there is a mesh."""
 
 
-def work(meshed: bool, steps: int) -> None:
-    """Be a contestant: print seconds and a digest of the chains."""
+def run_contestant(meshed: bool, steps: int) -> None:
+    """Run one contestant; print its seconds and a digest of the chains as JSON."""
     rng = np.random.default_rng(0)
     data = rng.random((6000, 784), np.float32), rng.integers(0, 10, 6000).astype(np.int32)
     network = isotherm.models.mlp((784, 100, 100, 10))
@@ -58,8 +60,8 @@ def work(meshed: bool, steps: int) -> None:
     print(json.dumps({"seconds": seconds[1:], "digest": sha256(b"".join(leaves)).hexdigest()}))
 
 
-def play(name: str, steps: int) -> dict:
-    """Start the processes of a contestant, each on its own cores."""
+def measure(name: str, steps: int) -> dict:
+    """Start the processes of a contestant, each on its own cores; return what it prints."""
     processes, devices, meshed = CONTESTANTS[name]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -74,12 +76,12 @@ def play(name: str, steps: int) -> dict:
         words = ["taskset", "-c", cores, sys.executable, __file__, "--steps", str(steps), "--work"]
         words += [str(int(meshed)), str(i), str(processes), str(port)]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment))
-    told = [process.communicate()[0] for process in started]
-    return json.loads(told[0].splitlines()[-1])
+    outputs = [process.communicate()[0] for process in started]
+    return json.loads(outputs[0].splitlines()[-1])
 
 
 def main() -> None:
-    """Let all take turns."""
+    """Measure all contestants in turns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one short round; writes nothing")
     parser.add_argument("--steps", type=int, default=STEPS, help=argparse.SUPPRESS)
@@ -89,25 +91,23 @@ def main() -> None:
         meshed, number, processes, port = arguments.work
         if processes > 1:
             jax.distributed.initialize(f"127.0.0.1:{port}", processes, number)
-        work(bool(meshed), arguments.steps)
+        run_contestant(bool(meshed), arguments.steps)
         return
-    where, steps = (
-        machine(("isotherm", "jax", "jaxlib", "numpy")),
-        100 if arguments.quick else arguments.steps,
-    )
+    where = machine(("isotherm", "jax", "jaxlib", "numpy"))
+    steps = 100 if arguments.quick else arguments.steps
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     digests = {}
     for _ in range(1 if arguments.quick else 3):
         for name in CONTESTANTS:
-            found = play(name, steps)
-            seconds[name] += found["seconds"]
-            digests[name] = found["digest"]
-    alone = min(seconds["one device"])
+            result = measure(name, steps)
+            seconds[name] += result["seconds"]
+            digests[name] = result["digest"]
+    fastest = min(seconds["one device"])
     rows = [
         {
             "name": name,
             "steps per second, all chains": round(CHAINS * steps / min(seconds[name])),
-            "over one device": round(alone / min(seconds[name]), 2),
+            "over one device": round(fastest / min(seconds[name]), 2),
             "same bits as one device": digests[name] == digests["one device"],
             "seconds": [round(x, 3) for x in seconds[name]],
         }
@@ -116,8 +116,8 @@ def main() -> None:
     for row in rows:
         print({key: value for key, value in row.items() if key != "seconds"})
     if not arguments.quick:
-        text = json.dumps({"machine": where, "contestants": rows}, indent=1)
-        (RESULTS / "devices_speed.json").write_text(text + "\n")
+        document = {"machine": where, "contestants": rows}
+        write_document(RESULTS / "devices_speed.json", document)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Steps per second of one chain of a thermostat on the double well: isotherm and its peers.
 
-All contestants run in this process, interleaved: in every round each makes one warm (compiled)
-run, in rotated order, and its draws are scored against the exact density. The full run rewrites
-`docs/results/double_well_speed.json` and a picture.
+All contestants run in this process in turns: in every round each makes one compiled run, in rotated
+order, and its draws are scored against the exact density. A full run writes
+`docs/results/double_well_speed.json` and a figure.
 """
 
 import argparse
@@ -17,19 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from reporting import machine, print_table, write_results
+from reporting import machine, print_table, rotated, write_results
 
 import isotherm
 from isotherm import random
 from isotherm.diagnostics.grid import grid_density, total_variation
 
-with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
+with warnings.catch_warnings():  # importing it warns about tensordict dozens of times
     warnings.simplefilter("ignore", FutureWarning)
     import posteriors
 
 H, THIN = 0.1, 10
 ENOUGH = 10**6
-"""Fewer steps over all rounds are too few to score the draws."""
+"""Least number of steps, over all rounds, for scoring the draws."""
 GRID = np.linspace(-6.0, 6.0, 121)
 CELL = GRID[1] - GRID[0]
 NOISY, EXACT = "noisy gradient", "exact gradient"
@@ -37,19 +37,19 @@ NOISY, EXACT = "noisy gradient", "exact gradient"
 
 
 def potential(x):
-    """Give U of the double well, for numbers of any library."""
+    """Return U of the double well, for arrays of any library."""
     return (x + 4) * (x + 1) * (x - 1) * (x - 3) / 14 + 0.5
 
 
 def exact_density() -> np.ndarray:
-    """Average exp(-U) over each cell of the grid."""
+    """Return the exact density, averaged over each cell of the grid."""
     inside = np.linspace(-CELL / 2, CELL / 2, 51)
     density = np.exp(-potential(GRID[:, None] + inside)).mean(1)
     return density / (density.sum() * CELL)
 
 
 def exact_moments() -> dict[str, float]:
-    """Give the mean and the variance of the target by quadrature."""
+    """Return the mean and the variance of the target by quadrature."""
     x = np.linspace(-8, 8, 100_001)
     mass = np.exp(-potential(x))
     mean = np.average(x, weights=mass)
@@ -57,7 +57,7 @@ def exact_moments() -> dict[str, float]:
 
 
 def gradient(setting: str, noise: random.Noise):
-    """Estimate grad log pi; the noise N(0, 2B/h) is drawn from the batch, which is a key."""
+    """Build the gradient of log pi; its noise N(0, 2B/h) is drawn with the batch, a key."""
     slope = jax.grad(potential)
     if setting == EXACT:
         return lambda x, batch: -slope(x)
@@ -65,7 +65,7 @@ def gradient(setting: str, noise: random.Noise):
 
 
 def isotherm_sample(setting: str, integrator: str, noise: str):
-    """Call `isotherm.sample`, the public loop: batches, noise, statistics and draws included."""
+    """Use `isotherm.sample`, the public loop, including batches, noise, statistics and draws."""
     sampler = isotherm.msgnht(
         gradient(setting, random.as_noise(noise)),
         step_size=H,
@@ -84,7 +84,7 @@ def isotherm_sample(setting: str, integrator: str, noise: str):
 
 
 def bare_scan(integrator: str):
-    """Write the recursion by hand in a `lax.scan`, with normals made 1000 steps at a time."""
+    """Write the recursion by hand in a `lax.scan`, with normal numbers for 1000 steps at a time."""
     slope, sigma = jax.grad(potential), np.sqrt(2 * H)
 
     def aboba(state, r):
@@ -119,7 +119,7 @@ def bare_scan(integrator: str):
 
 
 def blackjax_sgnht(setting: str, scan: bool):
-    """Step `blackjax.sgnht`: a jitted step in a Python loop (its docs), or all in one scan."""
+    """Use `blackjax.sgnht`: a jitted step in a Python loop (as in its docs), or one scan."""
     alpha = 0.0 if setting == NOISY else 1.0
     algorithm = blackjax.sgnht(gradient(setting, random.gaussian), alpha)
     step = jax.jit(algorithm.step)
@@ -152,7 +152,10 @@ def blackjax_sgnht(setting: str, scan: bool):
 
 
 def posteriors_sgnht(threads: int):
-    """Loop over updates of `posteriors.sgmcmc.sgnht` (its docs); a batch tilts the potential."""
+    """Loop over updates of `posteriors.sgmcmc.sgnht` (as in its docs).
+
+    A batch is a random slope of the potential: the gradient noise.
+    """
 
     def log_posterior(x, batch):
         return -potential(x) + np.sqrt(2 / H) * batch * x, torch.tensor([])
@@ -173,7 +176,7 @@ def posteriors_sgnht(threads: int):
 
 @dataclass
 class Contestant:
-    """A way to run the chain, and what was measured."""
+    """A way to run the chain, and its measurements."""
 
     name: str
     setting: str
@@ -183,7 +186,7 @@ class Contestant:
     rates: list[float] = field(default_factory=list)
     draws: list[np.ndarray] = field(default_factory=list)
 
-    def play(self, seed: int) -> None:
+    def measure(self, seed: int) -> None:
         """Time one run."""
         start = time.perf_counter()
         draws = self.run(seed, self.steps)
@@ -191,7 +194,7 @@ class Contestant:
         self.draws.append(draws)
 
     def result(self) -> dict:
-        """Give the speed and, after enough steps, the scores with standard errors over rounds."""
+        """Return the speed and, after enough steps, scores with standard errors over rounds."""
         rates, rounds = self.rates, len(self.rates)
         row = {"name": self.name, "setting": self.setting, "steps": self.steps, "rounds": rounds}
         row |= {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
@@ -208,27 +211,28 @@ class Contestant:
 
 
 def contestants(scale: int) -> list[Contestant]:
-    """List who takes part, with how many steps per round."""
+    """Return all contestants, with their number of steps per round divided by `scale`."""
     long, middle, short, shorter = (n // scale for n in (10**7, 10**6, 20_000, 2_000))
-    found = []
+    everyone = []
     for setting, words in ((NOISY, ("ABOBA", "euler")), (EXACT, ("ABOBA",))):
         for noise in ("gaussian", "three-point"):
             for word in words:
                 run = isotherm_sample(setting, word, noise)
-                found.append(Contestant(f"isotherm.sample {word}, {noise}", setting, long, run))
+                everyone.append(Contestant(f"isotherm.sample {word}, {noise}", setting, long, run))
         run = blackjax_sgnht(setting, scan=True)
-        found.append(Contestant("blackjax.sgnht, one scan", setting, middle, run))
+        everyone.append(Contestant("blackjax.sgnht, one scan", setting, middle, run))
     run = blackjax_sgnht(NOISY, scan=False)
-    found.append(Contestant("blackjax.sgnht, jitted step", NOISY, short, run))
+    everyone.append(Contestant("blackjax.sgnht, jitted step", NOISY, short, run))
     for threads in sorted({1, torch.get_num_threads()}):
         name = f"posteriors sgnht, {threads} thread{'s' * (threads > 1)}"
-        found.append(Contestant(name, NOISY, shorter, posteriors_sgnht(threads)))
+        everyone.append(Contestant(name, NOISY, shorter, posteriors_sgnht(threads)))
     for word in ("ABOBA", "euler"):
-        found.append(Contestant(f"hand-written scan {word}", NOISY, long, bare_scan(word)))
-    return found
+        everyone.append(Contestant(f"hand-written scan {word}", NOISY, long, bare_scan(word)))
+    return everyone
 
 
 def main() -> None:
+    """Measure all contestants in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
     quick = parser.parse_args().quick
@@ -236,8 +240,8 @@ def main() -> None:
     for contestant in everyone:
         contestant.run(0, contestant.steps)  # compiles
     for r in range(2 if quick else 7):
-        for contestant in everyone[2 * r :] + everyone[: 2 * r]:
-            contestant.play(seed=r + 1)
+        for contestant in rotated(everyone, r):
+            contestant.measure(seed=r + 1)
     rows = [contestant.result() for contestant in everyone]
     print_table(rows, exact_moments())
     if not quick:

@@ -1,10 +1,15 @@
-"""Deep Poisson factor analysis and LDA of a stream of Wikipedia articles beside scikit-learn and gensim online, tomotopy in memory.
+"""DPFA and LDA on a stream of Wikipedia articles: isotherm, scikit-learn, gensim and tomotopy.
 
-Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a time, once (tomotopy: all at once, 50 sweeps). All have 128 topics, priors
-0.1 for documents and 0.05 for words; everything else is everybody's default, except that scikit-learn is told the number of documents and gensim has scikit-learn's
-learning rate, with which it was best in `lda_stream.py`. All are scored on the same 1000 test articles, 80 % of the tokens observed: LDA's topics with Gibbs fold-in by our function, DPFA's draws by its own
-conditionals, the last 300 averaged (of our LDA the 20 that the estimator keeps); the same function scores a single draw, as fair a match for a point estimate. Documents per second are per second of processor time, without the scores; memory is
-resident, at the mark and at its peak, scores included. Whoever is through is put into `docs/results/dpfa_stream.json` and a picture beside it.
+Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a
+time, once (tomotopy: all in memory, 50 sweeps). All have 128 topics and the priors 0.1 for
+documents and 0.05 for words. All other settings are defaults, except that scikit-learn gets the
+number of documents and gensim has scikit-learn's learning rate, with which it was best in
+`lda_stream.py`. All are scored on the same 1000 test articles with 80 % of the tokens observed: the
+topics of LDA with Gibbs fold-in by our function, the draws of DPFA by its own conditionals, with
+the last 300 draws averaged (for our LDA the 20 that the estimator keeps). A single draw is scored
+in the same way, for comparison with point estimates. Documents per second are per second of
+processor time, without the scores. Memory is resident, at the mark and at its peak, including the
+scores. Each finished contestant is written to `docs/results/dpfa_stream.json`, with a figure.
 """
 
 import argparse
@@ -18,7 +23,15 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, sklearn
 from lda_stream import ours as thermostat_lda
-from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
+from reporting import (
+    RESULTS,
+    alone,
+    machine,
+    megabytes,
+    peak_megabytes,
+    save,
+    write_document,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -37,8 +50,8 @@ COLUMNS = (
 )
 
 
-def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
-    """Learn as the experiment `dpfa-wiki` does: weights by mSGNHT-S, topics by SGRLD."""
+def ours(num_topics: int, stream, total: int, seed: int, observer: Callable) -> None:
+    """Train DPFA as the experiment `dpfa-wiki` does: weights by mSGNHT-S, topics by SGRLD."""
     del num_topics
     import isotherm
     from isotherm.topics.dpfa.initialization import learn_start
@@ -52,43 +65,47 @@ def ours(num_topics: int, stream, total: int, seed: int, watch: Callable) -> Non
     start = learn_start(model, (next(documents).corpus for _ in range(warm // BATCH)), alpha=ALPHA)
     topics = isotherm.sgrld(None, lambda t: 0.003 * (1 + t / (warm / BATCH)) ** -0.7, BETA)
     chain = DPFAChain(model, topics, data_size=total, start=start, seed=seed)
-    score = DPFAScore(watch.split)
+    score = DPFAScore(observer.split)
     for batch in documents:
         chain.step(batch.corpus)
         seen = chain.documents_seen
         if total - seen < FINAL * BATCH:
-            watch.pause(partial(score.add, chain.parameters()))
+            observer.pause(partial(score.add, chain.parameters()))
 
-        def look(last: bool = seen == total) -> dict:
-            single = DPFAScore(watch.split)
+        def score_draws(last: bool = seen == total) -> dict:
+            single = DPFAScore(observer.split)
             single.add(chain.parameters())
-            found = {"perplexity": single.result().value}
+            scores = {"perplexity": single.result().value}
             if last:
-                found |= {"averaged": score.result().value, "draws": score.score.num_draws}
-            return found | {"on": chain.on_rates.tolist()}
+                scores |= {"averaged": score.result().value, "draws": score.result().num_draws}
+            return scores | {"on": chain.on_rates.tolist()}
 
-        watch(seen, look)
+        observer(seen, score_draws)
         if seen >= total:
             return
 
 
-def lda(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
-    """Give the stream to `BayesianLDA` with its defaults."""
+def lda(num_topics: int, stream, total: int, seed: int, observer: Callable) -> None:
+    """Train `BayesianLDA` with its defaults."""
 
-    def looked(look: Callable) -> dict:
+    def scored(get_topics: Callable) -> dict:
         from isotherm.topics.perplexity import perplexity
 
-        mean, draws = look()
-        averaged = perplexity(draws, watch.split, ALPHA)
-        return watch.lda(mean, None) | {"averaged": averaged.value, "draws": averaged.num_draws}
+        mean, draws = get_topics()
+        averaged = perplexity(draws, observer.split, ALPHA)
+        return observer.lda(mean, None) | {"averaged": averaged.value, "draws": averaged.num_draws}
 
     thermostat_lda(
-        num_topics, stream, total, seed, lambda seen, look: watch(seen, partial(looked, look))
+        num_topics,
+        stream,
+        total,
+        seed,
+        lambda seen, get_topics: observer(seen, partial(scored, get_topics)),
     )
 
 
-def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) -> None:
-    """Give all documents to tomotopy's Gibbs sampler at once: 50 sweeps, one thread."""
+def tomotopy(num_topics: int, stream, total: int, seed: int, observer: Callable) -> None:
+    """Train tomotopy's Gibbs sampler on all documents in memory: 50 sweeps, one thread."""
     import numpy as np
     import tomotopy as tp
 
@@ -100,7 +117,7 @@ def tomotopy(num_topics: int, stream, total: int, seed: int, watch: Callable) ->
     topics = np.full((num_topics, stream.num_words), 1e-12)
     columns = [int(word) for word in model.used_vocabs]
     topics[:, columns] = [model.get_topic_word_dist(k) for k in range(num_topics)]
-    watch(total, lambda: (topics, np.array(model.alpha)))
+    observer(total, lambda: (topics, np.array(model.alpha)))
 
 
 CONTESTANTS = {
@@ -112,8 +129,8 @@ CONTESTANTS = {
 }
 
 
-class Watch:
-    """Told after every batch how many documents were seen, and how to look; keeps the clock of the scores apart."""
+class Observer:
+    """Measures a contestant after batches at the `MARKS`; the time of scores is not counted."""
 
     def __init__(self, name: str, seed: int, total: int) -> None:
         from isotherm.topics.corpus import completion
@@ -121,50 +138,53 @@ class Watch:
 
         self.name, self.seed, self.total = name, seed, total
         self.split = completion(load_wiki("test"), observed=0.8, seed=0)
-        self.rows, self.apart, self.started = [], 0.0, time.process_time()
+        self.rows, self.uncounted, self.started = [], 0.0, time.process_time()
 
     def pause(self, work: Callable) -> None:
-        """Do something that is not learning."""
+        """Run a function whose time is not counted."""
         clock = time.process_time()
         work()
-        self.apart += time.process_time() - clock
+        self.uncounted += time.process_time() - clock
 
-    def __call__(self, seen: int, look: Callable) -> None:
-        """Measure, if this is a mark."""
+    def __call__(self, seen: int, get_result: Callable) -> None:
+        """Measure if `seen` is one of the `MARKS`, or the end.
+
+        `get_result` returns scores, or topics and the learned prior (or `None`) of LDA.
+        """
         if seen not in MARKS and seen != self.total:
             return
         clock = time.process_time()
-        seconds = clock - self.started - self.apart
+        seconds = clock - self.started - self.uncounted
         row = {"name": self.name, "seed": self.seed, "documents": seen, "megabytes": megabytes()}
         row |= {"cpu_seconds": seconds, "documents_per_second": seen / seconds}
-        found = look()
-        row |= found if isinstance(found, dict) else self.lda(*found)
+        result = get_result()
+        row |= result if isinstance(result, dict) else self.lda(*result)
         self.rows.append(row | {"peak_megabytes": peak_megabytes()})
         print(self.rows[-1], flush=True)
-        self.apart += time.process_time() - clock
+        self.uncounted += time.process_time() - clock
 
     def lda(self, topics, alpha) -> dict:
-        """Score a point estimate of LDA, also with the priors of documents that it has learnt, if it has."""
+        """Score a point estimate of LDA, also with its learned prior of documents if it has one."""
         from isotherm.topics.layout import as_topics
         from isotherm.topics.perplexity import perplexity
 
         topics = as_topics(topics)
-        found = {"perplexity": perplexity(topics, self.split, ALPHA).value}
+        scores = {"perplexity": perplexity(topics, self.split, ALPHA).value}
         if alpha is not None:
-            found["with its own prior"] = perplexity(topics, self.split, alpha).value
-        return found
+            scores["with its own prior"] = perplexity(topics, self.split, alpha).value
+        return scores
 
 
-def play(name: str, total: int, seed: int) -> list[dict]:
-    """Run one contestant through the stream."""
+def measure(name: str, total: int, seed: int) -> list[dict]:
+    """Train one contestant on the stream; return its measurements."""
     import warnings
 
     from isotherm.topics.corpus_readers import stream_wiki
 
     warnings.simplefilter("ignore")
-    watch = Watch(name, seed, total)
-    CONTESTANTS[name](TOPICS, stream_wiki(), total, seed, watch)
-    return watch.rows
+    observer = Observer(name, seed, total)
+    CONTESTANTS[name](TOPICS, stream_wiki(), total, seed, observer)
+    return observer.rows
 
 
 def show(rows: list[dict]) -> None:
@@ -179,7 +199,7 @@ def show(rows: list[dict]) -> None:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw perplexity over documents, and what everybody takes for all of them."""
+    """Draw perplexity against documents, and time and memory for all documents."""
     names = list(dict.fromkeys(row["name"] for row in rows))
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained", width_ratios=(2, 1, 1))
     ends = []
@@ -212,29 +232,31 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    """Let everybody play, one after the other."""
+    """Measure all contestants, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
-    parser.add_argument("--only", choices=CONTESTANTS, help="one contestant, the others stay")
+    parser.add_argument("--quick", action="store_true", help="2000 documents; writes nothing")
+    parser.add_argument(
+        "--only", choices=CONTESTANTS, help="measure one contestant, keep the others"
+    )
     arguments = parser.parse_args()
     rows = []
     total = 2000 if arguments.quick else MARKS[-1]
     for name in [arguments.only] if arguments.only else CONTESTANTS:
         where = machine(PACKAGES)
-        found = alone(play, name, total, 0)
-        rows += found
+        measured = alone(measure, name, total, 0)
+        rows += measured
         if not arguments.quick:
-            merge(name, found, where | {"load_average_after": os.getloadavg()[0]})
+            merge(name, measured, where | {"load_average_after": os.getloadavg()[0]})
     show(rows)
 
 
 def merge(name: str, rows: list[dict], where: dict) -> None:
-    """Put a contestant's rows, and where they were made, into the document."""
-    known = json.loads(RESULT.read_text()) if RESULT.exists() else {"machines": {}, "rows": []}
-    known["machines"][name] = where
-    rows = [row for row in known["rows"] if row["name"] != name] + rows
+    """Update the document with the rows of a contestant and its machine."""
+    document = json.loads(RESULT.read_text()) if RESULT.exists() else {"machines": {}, "rows": []}
+    document["machines"][name] = where
+    rows = [row for row in document["rows"] if row["name"] != name] + rows
     rows.sort(key=lambda row: list(CONTESTANTS).index(row["name"]))
-    RESULT.write_text(json.dumps(known | {"rows": rows}, indent=1) + "\n")
+    write_document(RESULT, document | {"rows": rows})
     plot(rows, RESULT.with_suffix(".png"))
 
 

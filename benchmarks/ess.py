@@ -1,15 +1,18 @@
 """Effective draws per second as the data grow: minibatch thermostat and NUTS on all data.
 
-Logistic regression, prior N(0, 10). Rows of a9a (124 weights), then simulated rows (20 weights) up to a million. isotherm finds a mode and its
-natural coordinates (`warm_start`, batches of 100) and runs four chains of mSGNHT-S; BlackJAX adapts step size and a dense mass
-matrix (`window_adaptation`) and runs four chains of NUTS, all from the same point. isotherm plays twice: with plain minibatches, and with control variates
-(`warm_start(control_variates=True)`), which is what its documentation says for many data and small batches. Warm-up and sampling are timed apart, compilation is in neither; they sample in
-turns, three rounds each. ESS is the median over weights. NUTS is exact, so how far our standard deviations are from its own is in the table;
-with few effective draws that is mostly Monte Carlo error. Gradients are counted in passes over all rows. Writes `docs/results/ess.json` and a picture.
+Logistic regression, prior N(0, 10), on rows of a9a (124 weights) and on up to a million simulated
+rows (20 weights). isotherm finds a mode and natural coordinates (`warm_start`, batches of 100) and
+runs four chains of mSGNHT-S; BlackJAX adapts the step size and a dense mass matrix
+(`window_adaptation`) and runs four chains of NUTS from the same point. isotherm has two
+contestants: plain minibatches, and control variates (`warm_start(control_variates=True)`), which
+its documentation recommends for many data and small batches. Warm-up and sampling are timed
+separately, without compilation; contestants sample in turns, three rounds each. ESS is the median
+over weights. NUTS is exact, so the table compares our standard deviations with those of NUTS; with
+few effective draws the difference is mostly Monte Carlo error. Gradients are counted in passes over
+all rows. Writes `docs/results/ess.json` and a figure.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, machine, save
+from reporting import RESULTS, machine, save, short, write_document
 from rich.progress import track
 
 import isotherm
@@ -30,11 +33,11 @@ from isotherm.models import logistic
 NUM_CHAINS, BATCH, THIN, ROUNDS = 4, 100, 10, 3
 NUTS = "blackjax NUTS"
 COLORS = {"isotherm mSGNHT-S": "C0", "isotherm mSGNHT-S, control variates": "C1", NUTS: "0.5"}
-"""Who plays, and in what colour."""
+"""The contestants and their colours."""
 
 
 def real_rows(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Give rows of a9a, with an intercept."""
+    """Return rows of a9a, with an intercept."""
     data = load_a9a()
     x = logistic.with_intercept(data.train.x).toarray().astype(np.float32)
     order = np.random.default_rng(0).permutation(len(x))[:number]
@@ -42,7 +45,7 @@ def real_rows(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def simulated_rows(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Simulate 20 correlated features."""
+    """Simulate rows of 20 correlated features."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(number, 20)).astype(np.float32)
     x[:, 1:] += 0.8 * x[:, :-1]
@@ -51,30 +54,30 @@ def simulated_rows(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def log_prior(weights: jax.Array) -> jax.Array:
-    """Give the log of the prior's density."""
+    """Return the log density of the prior."""
     return logistic.log_prior(weights, 10.0)
 
 
 class Contestant(NamedTuple):
-    """One that is warm and compiled."""
+    """A compiled sampler after its warm-up."""
 
     warm_up: float
-    """Seconds it took to get there, without compilation."""
+    """Seconds of the warm-up, without compilation."""
     start: jax.Array
     sample: Callable[[int], tuple[jax.Array, dict[str, float]]]
-    """Make a round of draws from a seed, and say what a draw took beside time."""
+    """`seed -> (draws, costs)`: one round of draws, and the gradients per draw."""
 
 
 def thermostat(
     data: tuple[np.ndarray, np.ndarray], num_draws: int, control_variates: bool
 ) -> Contestant:
-    """Prepare isotherm."""
+    """Build the contestant of isotherm."""
     grad_fn = isotherm.minibatch_gradient(
         logistic.log_likelihood, log_prior, data_size=len(data[1])
     )
     batches = isotherm.independent_batches(tuple(map(jnp.asarray, data)), BATCH)
     origin = jnp.zeros(data[0].shape[1])
-    for _ in range(2):  # the second is compiled
+    for _ in range(2):  # the second time it is compiled
         began = time.perf_counter()
         start = isotherm.warm_start(
             jax.random.key(0), grad_fn, origin, batches, control_variates=control_variates
@@ -102,7 +105,7 @@ def thermostat(
 
 
 def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array) -> Contestant:
-    """Prepare BlackJAX."""
+    """Build the contestant of BlackJAX."""
     x, y = map(jnp.asarray, data)
 
     def log_density(weights, x, y):
@@ -143,7 +146,7 @@ def nuts(data: tuple[np.ndarray, np.ndarray], num_draws: int, origin: jax.Array)
 
 
 def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> list[dict]:
-    """Let everybody draw from the posterior given the same rows, in turns."""
+    """Let all contestants sample the posterior of the same rows, in turns."""
     ours = [thermostat(data, 200 if quick else 1000, controlled) for controlled in (False, True)]
     theirs = nuts(data, 20 if quick else 100, ours[0].start)
     contestants = dict(zip(COLORS, (*ours, theirs), strict=True))
@@ -151,14 +154,14 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
     for seed in range(1, 2 if quick else 1 + ROUNDS):
         for name, contestant in contestants.items():
             began = time.perf_counter()
-            draws, took = jax.block_until_ready(contestant.sample(seed))
-            rounds[name].append((np.asarray(draws), time.perf_counter() - began, took))
+            draws, costs = jax.block_until_ready(contestant.sample(seed))
+            rounds[name].append((np.asarray(draws), time.perf_counter() - began, costs))
     exact = np.concatenate([draws for draws, *_ in rounds[NUTS]]).std((0, 1))
     rows = []
-    for name, found in rounds.items():
-        draws = np.concatenate([draws for draws, *_ in found])
-        effective = [float(np.median(isotherm.diagnostics.ess(draws))) for draws, *_ in found]
-        speeds = [e / seconds for e, (_, seconds, _) in zip(effective, found, strict=True)]
+    for name, measured in rounds.items():
+        draws = np.concatenate([draws for draws, *_ in measured])
+        effective = [float(np.median(isotherm.diagnostics.ess(draws))) for draws, *_ in measured]
+        speeds = [e / seconds for e, (_, seconds, _) in zip(effective, measured, strict=True)]
         speed, warm_up = float(np.median(speeds)), contestants[name].warm_up
         rows.append(
             {
@@ -173,7 +176,7 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
                 "highest": max(speeds),
                 "seconds to an ESS of 1000": warm_up + 1000 / speed,
                 "gradients per draw": float(
-                    np.mean([took["gradients per draw"] for *_, took in found])
+                    np.mean([costs["gradients per draw"] for *_, costs in measured])
                 ),
                 "sd against NUTS, median %": 100 * float(np.median(draws.std((0, 1)) / exact - 1)),
             }
@@ -184,7 +187,7 @@ def contest(table: str, data: tuple[np.ndarray, np.ndarray], quick: bool) -> lis
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw effective draws per second over the number of rows."""
+    """Draw effective draws per second against the number of rows."""
     titles = list(dict.fromkeys(row["table"] for row in rows))
     figure, axes = plt.subplots(1, len(titles), figsize=(10, 4), layout="constrained", sharey=True)
     for axis, title in zip(axes, titles, strict=True):
@@ -216,7 +219,7 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    """Run the contest at every size."""
+    """Run all contestants at every size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two small sizes; writes nothing")
     options = parser.parse_args()
@@ -227,16 +230,12 @@ def main() -> None:
         sizes = [sizes[0], sizes[4]]
     rows: list[dict] = []
     for title, make, number in track(sizes, description="sizes"):
-        found = contest(title, make(number), options.quick)
-        for row in found:
-            print(
-                {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()}, flush=True
-            )
-        rows += found
+        measured = contest(title, make(number), options.quick)
+        for row in measured:
+            print(short(row), flush=True)
+        rows += measured
     if not options.quick:
-        (RESULTS / "ess.json").write_text(
-            json.dumps({"machine": where, "rows": rows}, indent=1) + "\n"
-        )
+        write_document(RESULTS / "ess.json", {"machine": where, "rows": rows})
         plot(rows, RESULTS / "ess.png")
 
 

@@ -1,21 +1,21 @@
-"""Posterior means and standard deviations of the estimators, with no setting touched, against exact posteriors.
+"""Posterior means and standard deviations of the estimators with default settings, and exact ones.
 
-Real tables, each also with columns that are repeated, constant, all zero, collinear and in absurd
-units. Exact is: quadrature for linear regression; Pólya-Gamma Gibbs (`docs/results/a9a_reference.json`) for a9a
-with the paper's prior; Hamiltonian Monte Carlo with a Metropolis test in double precision for the rest. That of
-the digits takes a quarter of an hour and is kept in `docs/results/digits_reference.json` (`--reference` makes it again). The full
-run rewrites `docs/results/estimators.json` and the table in `docs/estimators.md`.
+Real tables, each also with columns that are repeated, constant, zero, collinear and in extreme
+units. The exact posterior is computed by quadrature for linear regression, by Pólya-Gamma Gibbs
+(`docs/results/a9a_reference.json`) for a9a with the paper's prior, and by Hamiltonian Monte Carlo
+with a Metropolis test in double precision for the rest. That of the digits takes a quarter of an
+hour and is stored in `docs/results/digits_reference.json` (`--reference` computes it again). A full
+run writes `docs/results/estimators.json` and the table in `docs/estimators.md`.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from reporting import machine
+from reporting import RESULTS, machine, write_document
 from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
@@ -29,7 +29,6 @@ from isotherm.references.conjugate import linear_posterior_half_cauchy
 from isotherm.references.hmc import LogDensityTarget, hmc
 from isotherm.references.logistic import ReferencePosterior
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PRIOR_VARIANCE = 6.25
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
 LIMITS = {"sd_median": 0.02, "sd_90": 0.1, "mean_90": 0.05}
@@ -38,8 +37,8 @@ HMC = {
     "digits": {"num_chains": 16, "num_draws": 500, "step_size": 0.05, "num_leapfrog": 32},
     "a9a": {"num_chains": 32, "num_draws": 300, "step_size": 0.25, "num_leapfrog": 7},
 }
-"""Settings of the reference, in the estimator's own coordinates: they decide its speed, not its law."""
-KEPT = RESULTS / "digits_reference.json"
+"""Settings of the reference, in the coordinates of the estimator; they affect only its speed."""
+STORED = RESULTS / "digits_reference.json"
 
 
 class Exact(NamedTuple):
@@ -49,11 +48,11 @@ class Exact(NamedTuple):
     sd: np.ndarray
     mcse_mean: float = 0.0
     mcse_sd: float = 0.0
-    """Its own Monte Carlo error: the largest over coefficients, in standard deviations."""
+    """Monte Carlo error of the reference: the largest over coefficients, in sds."""
 
 
 class Case(NamedTuple):
-    """Something to fit."""
+    """A table to fit."""
 
     name: str
     trouble: bool
@@ -63,7 +62,7 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Say what this is."""
+        """Name in the results."""
         raw = ", raw prior N(0, 10)" if self.settings else ""
         return self.name + (" with trouble" if self.trouble else "") + raw
 
@@ -75,13 +74,13 @@ class Case(NamedTuple):
         return self.x.mean(0), np.array([unit(column) for column in self.x.T])
 
     def standardised(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        """Coefficients of standardised features, (…, columns, 1 + features)."""
+        """Return the coefficients of standardised features, (…, columns, 1 + features)."""
         mean, units = self.units
         return np.concatenate([(intercept + coef @ mean)[..., None], coef * units], axis=-1)
 
 
 def unit(column: np.ndarray) -> float:
-    """Find the unit of a feature, as documented and without code of the package."""
+    """Return the unit of a feature as documented, without code of the package."""
     values, others = np.unique(column), column[column != 0]
     if len(values) <= 2:
         return float(np.ptp(values)) or 1.0
@@ -89,13 +88,13 @@ def unit(column: np.ndarray) -> float:
 
 
 def with_trouble(x: np.ndarray) -> np.ndarray:
-    """Append columns that are repeated, constant, all zero, in absurd units, and collinear."""
+    """Append columns that are repeated, constant, zero, in extreme units, and collinear."""
     zeros, (a, b, c, d) = np.zeros(len(x)), x.T[[2, 3, 4, 5]]
     return np.column_stack([x, a, zeros + 3, zeros, 1e6 * b, 1e-6 * c, a + d])
 
 
 def cases(names: list[str]) -> Iterator[Case]:
-    """Load the tables, each as it is and with trouble."""
+    """Yield the tables, each as it is and with extra columns."""
     loaders = {
         "breast cancer": load_breast_cancer,
         "diabetes": load_diabetes,
@@ -113,44 +112,44 @@ def cases(names: list[str]) -> Iterator[Case]:
 
 
 def exact(case: Case, model: Any, remake: bool) -> Exact:
-    """Find the exact posterior, or look it up."""
+    """Compute the exact posterior, or load it."""
     if case.settings:
-        found = json.loads((RESULTS / "a9a_reference.json").read_text())
-        mean, sd = (np.roll(found[name], 1)[None] for name in ("mean", "sd"))
-        return Exact(mean, sd, found["mcse_mean_over_sd_max"], found["mcse_sd_over_sd_max"])
+        stored = json.loads((RESULTS / "a9a_reference.json").read_text())
+        mean, sd = (np.roll(stored[name], 1)[None] for name in ("mean", "sd"))
+        return Exact(mean, sd, stored["mcse_mean_over_sd_max"], stored["mcse_sd_over_sd_max"])
     if case.name == "diabetes":
         return by_quadrature(case)
     if case.name != "digits":
         return by_hmc(case, model)
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    if remake or case.label not in kept:
-        found = by_hmc(case, model)
-        kept[case.label] = {
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    if remake or case.label not in stored:
+        result = by_hmc(case, model)
+        stored[case.label] = {
             "what": "Posterior of standardised coefficients: rows are classes, intercept first",
             "settings": HMC["digits"],
             **{
                 n: np.vectorize(lambda v: float(f"{v:.6g}"))(v).tolist()
-                for n, v in found._asdict().items()
+                for n, v in result._asdict().items()
             },
         }
-        KEPT.write_text(json.dumps(kept) + "\n")
-    found = kept[case.label]
+        STORED.write_text(json.dumps(stored) + "\n")
+    result = stored[case.label]
     return Exact(
-        np.array(found["mean"]), np.array(found["sd"]), found["mcse_mean"], found["mcse_sd"]
+        np.array(result["mean"]), np.array(result["sd"]), result["mcse_mean"], result["mcse_sd"]
     )
 
 
 def by_quadrature(case: Case) -> Exact:
-    """Integrate the posterior of a linear regression."""
+    """Compute the posterior of a linear regression by quadrature."""
     mean, units = case.units
     design = np.column_stack([np.ones(len(case.y)), (case.x - mean) / units])
     target = (case.y - case.y.mean()) / case.y.std()
-    found = linear_posterior_half_cauchy(design, target, PRIOR_VARIANCE)
-    return Exact(found.mean[None], found.sd[None])
+    result = linear_posterior_half_cauchy(design, target, PRIOR_VARIANCE)
+    return Exact(result.mean[None], result.sd[None])
 
 
 def by_hmc(case: Case, model: Any) -> Exact:
-    """Draw from the posterior of a logistic regression with a Metropolis test."""
+    """Sample the posterior of a logistic regression by HMC with a Metropolis test."""
     target = model._target
     loadings = target.svd.loadings * target.scale
     design = design_matrix(case.x, loadings)
@@ -161,14 +160,14 @@ def by_hmc(case: Case, model: Any) -> Exact:
     points = draws.reshape(*draws.shape[:2], *center.shape)
     both = np.swapaxes(points, 2, 3) @ loadings.T
     draws = case.standardised(both[..., 1:], both[..., 0])
-    found = ReferencePosterior(draws.astype(np.float32), {}, "")
-    print(f"{taken:.0%} accepted, R-hat {np.max(found.rhat):.4f}, ESS {np.min(found.ess):.0f}")
-    worst = [float(np.max(e / found.sd)) for e in (found.mcse_mean, found.mcse_sd)]
-    return Exact(found.mean, found.sd, *worst)
+    result = ReferencePosterior(draws.astype(np.float32), {}, "")
+    print(f"{taken:.0%} accepted, R-hat {np.max(result.rhat):.4f}, ESS {np.min(result.ess):.0f}")
+    worst = [float(np.max(e / result.sd)) for e in (result.mcse_mean, result.mcse_sd)]
+    return Exact(result.mean, result.sd, *worst)
 
 
 def measure(case: Case, remake: bool) -> dict[str, Any]:
-    """Fit twice (the first time compiles), and compare."""
+    """Fit twice (the first fit compiles), and compare with the exact posterior."""
     kind = BayesianLinearRegression if case.name == "diabetes" else BayesianLogisticRegression
     seconds = []
     for seed in (1, 0):
@@ -179,18 +178,21 @@ def measure(case: Case, remake: bool) -> dict[str, Any]:
     if coef.ndim == 3:
         coef, intercept = coef[:, :, None], intercept[:, :, None]
     draws = case.standardised(coef, intercept)
-    truth = exact(case, model, remake)
+    reference = exact(case, model, remake)
     if case.name == "diabetes":
         draws[..., 0] -= case.y.mean()
         draws /= case.y.std()
-    sd = np.abs(draws.std((0, 1)) / truth.sd - 1)
-    mean = np.abs(draws.mean((0, 1)) - truth.mean) / truth.sd
+    sd = np.abs(draws.std((0, 1)) / reference.sd - 1)
+    mean = np.abs(draws.mean((0, 1)) - reference.mean) / reference.sd
     effective = ess(draws)
     row = {"name": case.label, "rows": len(case.y), "coefficients": sd.size}
     for name, values in {"sd": sd, "mean": mean}.items():
         row |= {f"{name}_median": float(np.median(values))}
         row |= {f"{name}_90": float(np.quantile(values, 0.9)), f"{name}_max": float(values.max())}
-    row |= {"reference_mcse_mean_max": truth.mcse_mean, "reference_mcse_sd_max": truth.mcse_sd}
+    row |= {
+        "reference_mcse_mean_max": reference.mcse_mean,
+        "reference_mcse_sd_max": reference.mcse_sd,
+    }
     row |= {"ess_min": float(effective.min()), "ess_median": float(np.median(effective))}
     row |= {"step_size": model._target.step_size, "thin": model._run.thin}
     row |= {"batch_size": model._target.batches.batch_size if case.name != "diabetes" else None}
@@ -199,7 +201,7 @@ def measure(case: Case, remake: bool) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """Lay the numbers out."""
+    """Return a table for printing."""
     names = [
         "sd_median",
         "sd_90",
@@ -210,31 +212,34 @@ def table(rows: list[dict[str, Any]]) -> Table:
         "ess_min",
         "seconds",
     ]
-    found = Table("table", "coefficients", *names, "holds")
+    result = Table("table", "coefficients", *names, "holds")
     for row in rows:
         numbers = [f"{row[name]:.3g}" for name in names]
-        found.add_row(
+        result.add_row(
             row["name"], str(row["coefficients"]), *numbers, "yes" if row["holds"] else "NO"
         )
-    return found
+    return result
 
 
 def main() -> None:
+    """Measure all tables, or those named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     everything = ["diabetes", "breast cancer", "a9a", "digits"]
     parser.add_argument("names", nargs="*", default=everything, help=", ".join(everything))
-    parser.add_argument("--reference", action="store_true", help="remake the digits' reference")
+    parser.add_argument(
+        "--reference", action="store_true", help="compute the reference of the digits again"
+    )
     options = parser.parse_args()
     where, rows = machine(PACKAGES), []
     path = RESULTS / "estimators.json"
-    if options.names != everything and path.exists():  # some: keep the others
+    if options.names != everything and path.exists():  # keep the rows of the others
         rows = json.loads(path.read_text())["rows"]
     for case in cases(options.names):
         row = measure(case, options.reference)
         rows = [each for each in rows if each["name"] != row["name"]] + [row]
         Console(width=160).print(table([row]))
     document = {"machine": where, "limits": LIMITS, "rows": rows}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_document(path, document)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Growth: time and memory of a step as data, parameters, chains, topics and vocabulary grow.
 
-Every point is a process of its own, so that its memory is its own: how far the largest resident set lies above what the process held when the libraries were
-imported and one small program had run; data and compilation are in it. Time is the fastest of five repetitions after one that compiles. The slope is that of a straight line through the logarithms:
-0 means that growth costs nothing, 1 that it costs in proportion. Where a slope lies between, part of the cost is fixed; the slope of the last two points says what it comes to. Writes `docs/results/growth.json` and a picture.
+Every point is a process of its own. Its memory is the largest resident memory minus what the
+process had after importing the libraries and running one small program; data and compilation are
+included. Time is the fastest of five repetitions after one that compiles. The slope is that of a
+straight line through the logarithms: 0 means that growth is free, 1 that the cost is proportional
+to the size. If a slope is in between, part of the cost is fixed; the slope of the last two points
+shows the trend. Writes `docs/results/growth.json` and a figure.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +16,16 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
+from reporting import (
+    RESULTS,
+    alone,
+    machine,
+    megabytes,
+    peak_megabytes,
+    save,
+    short,
+    write_document,
+)
 from rich.progress import track
 
 PACKAGES = ("isotherm", "jax", "numpy", "numba")
@@ -22,7 +33,7 @@ BATCH, REPETITIONS = 100, 5
 
 
 def measured(run: Callable[[], object], steps: int, before: float) -> dict[str, float]:
-    """Time one step of `run`, which makes `steps` of them, and see what memory it took."""
+    """Return time per step and memory of `run`, which makes `steps` steps."""
     run()
     times = []
     for _ in range(REPETITIONS):
@@ -36,7 +47,7 @@ def measured(run: Callable[[], object], steps: int, before: float) -> dict[str, 
 
 
 def ready() -> float:
-    """Wake the libraries up, and say what memory they take."""
+    """Import and initialize JAX; return the memory of the process."""
     import jax.numpy as jnp
 
     jnp.ones(3).sum().block_until_ready()
@@ -44,7 +55,7 @@ def ready() -> float:
 
 
 def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: int = 500) -> dict:
-    """Sample a linear regression, keeping moments only."""
+    """Measure the sampling of a linear regression that keeps only moments."""
     import jax
     import jax.numpy as jnp
 
@@ -80,16 +91,15 @@ def regression(rows: int = 10_000, features: int = 100, chains: int = 1, steps: 
 
 
 def topics(num_topics: int = 50, vocabulary: int = 10_000, documents: int = 100) -> dict:
-    """Give a batch of documents of 100 tokens to `BayesianLDA.partial_fit`; a step is a document."""
+    """Train `BayesianLDA` on a batch of documents of 100 tokens; a step is a document."""
     import scipy.sparse
 
     from isotherm import BayesianLDA
 
     before = ready()
     rng = np.random.default_rng(0)
-    words = (vocabulary * rng.random((documents, 100)) ** 3).astype(
-        int
-    )  # some are much more common
+    common_and_rare = rng.random((documents, 100)) ** 3
+    words = (vocabulary * common_and_rare).astype(int)
     where = (np.repeat(np.arange(documents), 100), words.ravel())
     counts = scipy.sparse.csr_matrix((np.ones(words.size, int), where), (documents, vocabulary))
     model = BayesianLDA(num_topics, random_state=0)
@@ -106,12 +116,12 @@ AXES: dict[str, tuple[Callable[..., dict], str, tuple[int, ...]]] = {
 
 
 def slope(sizes: tuple[int, ...], values: list[float]) -> float:
-    """Fit a straight line through the logarithms."""
+    """Return the slope of a straight line through the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-3)), 1)[0])
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw time and memory over every axis."""
+    """Draw time and memory against every size."""
     figure, axes = plt.subplots(2, len(AXES), figsize=(15, 6), layout="constrained", sharex="col")
     for column, name in zip(axes.T, AXES, strict=True):
         mine = [row for row in rows if row["axis"] == name]
@@ -141,39 +151,33 @@ def main() -> None:
         for size in (sizes[:2] if options.quick else sizes)
     ]
     for axis, run, name, size in track(points, description="points"):
-        found = alone(partial(run, **{name: size}))
-        rows.append({"table": "points", "axis": axis, "size": size} | found)
+        point = alone(partial(run, **{name: size}))
+        rows.append({"table": "points", "axis": axis, "size": size} | point)
     slopes = []
     for axis, (_, _, sizes) in AXES.items():
         mine = [row for row in rows if row["axis"] == axis]
         sizes = tuple(row["size"] for row in mine)
-        told = {
-            key: slope(sizes, [row[key] for row in mine]) for key in ("ms per step", "megabytes")
-        }
+        times = [row["ms per step"] for row in mine]
+        memory = [row["megabytes"] for row in mine]
         slopes.append(
             {
                 "table": "slopes",
                 "axis": axis,
                 "from": sizes[0],
                 "to": sizes[-1],
-                "slope of time": told["ms per step"],
-                "slope of time, last two": slope(
-                    sizes[-2:], [row["ms per step"] for row in mine[-2:]]
-                ),
-                "slope of memory": told["megabytes"],
-                "slope of memory, last two": slope(
-                    sizes[-2:], [row["megabytes"] for row in mine[-2:]]
-                ),
-                "ms per step, first": mine[0]["ms per step"],
-                "ms per step, last": mine[-1]["ms per step"],
-                "megabytes, last": mine[-1]["megabytes"],
+                "slope of time": slope(sizes, times),
+                "slope of time, last two": slope(sizes[-2:], times[-2:]),
+                "slope of memory": slope(sizes, memory),
+                "slope of memory, last two": slope(sizes[-2:], memory[-2:]),
+                "ms per step, first": times[0],
+                "ms per step, last": times[-1],
+                "megabytes, last": memory[-1],
             }
         )
     for row in [*rows, *slopes]:
-        print({k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()})
+        print(short(row))
     if not options.quick:
-        everything = {"machine": where, "rows": [*slopes, *rows]}
-        (RESULTS / "growth.json").write_text(json.dumps(everything, indent=1) + "\n")
+        write_document(RESULTS / "growth.json", {"machine": where, "rows": [*slopes, *rows]})
         plot(rows, RESULTS / "growth.png")
 
 

@@ -1,13 +1,18 @@
-"""Online LDA on a stream of Wikipedia articles: `BayesianLDA.partial_fit` beside scikit-learn and gensim.
+"""Online LDA on a stream of Wikipedia articles: `BayesianLDA`, scikit-learn and gensim.
 
-Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a time, once. Priors are the
-same for all (0.1 for documents, 0.05 for words); everything else is everybody's default, except that scikit-learn and
-gensim are told the true number of documents, which ours is not. gensim plays three times: told the number, not told (a call per
-batch), and not told but with scikit-learn's learning rate (offset 10, decay 0.7) for its own (1, 0.5). The topics of all are scored by one function on the same 1000
-test articles: half of the tokens observed, proportions by a fixed-point iteration that favours nobody. Settings of ours were
-chosen on training articles. On the short stream everybody has three seeds, and our samplers play in place of the filter, once, each with
-its default step size, mSGNHT and SGRLD also with one chosen on training articles. The long stream has one seed, and gensim only by calls: told the number it was worse there (4659 against 2601 after 50 000
-articles in an earlier run). Whoever is through is put into `docs/results/lda_stream.json` and a picture beside it; `--resume` plays only those who are not there yet.
+Each contestant runs in a process of its own and sees the same documents in the same order, 100 at a
+time, once. Priors are the same for all (0.1 for documents, 0.05 for words). All other settings are
+defaults, except that scikit-learn and gensim get the true number of documents, which
+`BayesianLDA.partial_fit` does not need. gensim runs three times: with the number of documents,
+without it (one call per batch), and without it but with scikit-learn's learning rate (offset 10,
+decay 0.7) instead of its own (1, 0.5). The topics of all are scored by one function on the same
+1000 test articles: half of the tokens are observed, and proportions come from a fixed-point
+iteration that favours no method. Our settings were chosen on training articles. On the short stream
+all have three seeds. Our samplers also run there, once, instead of the filter, each with its
+default step size, mSGNHT and SGRLD also with one chosen on training articles. The long stream has
+one seed, and gensim only with one call per batch: with the number of documents it was worse there
+(4659 against 2601 after 50 000 articles in an earlier run). Each finished contestant is written to
+`docs/results/lda_stream.json`, with a figure; `--resume` runs only those that are missing.
 """
 
 import argparse
@@ -21,7 +26,15 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from reporting import RESULTS, alone, machine, megabytes, peak_megabytes, save
+from reporting import (
+    RESULTS,
+    alone,
+    machine,
+    megabytes,
+    peak_megabytes,
+    save,
+    write_document,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -31,12 +44,12 @@ RESULT = RESULTS / "lda_stream.json"
 PACKAGES = ("isotherm", "jax", "numpy", "numba", "scikit-learn", "gensim")
 
 
-Watch = Callable[[int, Callable], None]
-"""Told after every batch how many documents were seen, and how to look at the topics."""
+Observe = Callable[[int, Callable], None]
+"""Called after every batch with the number of documents seen and a function that returns topics."""
 
 
-def ours(num_topics: int, stream, total: int, seed: int, watch: Watch, **settings) -> None:
-    """Give the stream to isotherm's estimator with its defaults, or another sampler."""
+def ours(num_topics: int, stream, total: int, seed: int, observe: Observe, **settings) -> None:
+    """Train isotherm's estimator, by default with its default sampler."""
     from isotherm.topics.estimators.lda import BayesianLDA
 
     model = BayesianLDA(
@@ -44,11 +57,11 @@ def ours(num_topics: int, stream, total: int, seed: int, watch: Watch, **setting
     )
     for first, counts in batches(stream, total):
         model.partial_fit(counts)
-        watch(first + BATCH, lambda: (model.components_, model.draws_))
+        observe(first + BATCH, lambda: (model.components_, model.draws_["topics"][0]))
 
 
-def sklearn(num_topics: int, stream, total: int, seed: int, watch: Watch) -> None:
-    """Give it to scikit-learn's online variational Bayes."""
+def sklearn(num_topics: int, stream, total: int, seed: int, observe: Observe) -> None:
+    """Train scikit-learn's online variational Bayes."""
     from sklearn.decomposition import LatentDirichletAllocation
 
     model = LatentDirichletAllocation(
@@ -60,11 +73,11 @@ def sklearn(num_topics: int, stream, total: int, seed: int, watch: Watch) -> Non
     )
     for first, counts in batches(stream, total):
         model.partial_fit(counts)
-        watch(first + BATCH, lambda: (model.components_, None))
+        observe(first + BATCH, lambda: (model.components_, None))
 
 
 def gensim_model(num_topics: int, num_words: int, seed: int, **settings):
-    """Make gensim's online variational Bayes."""
+    """Build gensim's online variational Bayes."""
     from gensim.models import LdaModel
 
     return LdaModel(
@@ -79,8 +92,8 @@ def gensim_model(num_topics: int, num_words: int, seed: int, **settings):
     )
 
 
-def gensim(num_topics: int, stream, total: int, seed: int, watch: Watch) -> None:
-    """Give it to gensim as one corpus that is read as it goes, so that it knows its size."""
+def gensim(num_topics: int, stream, total: int, seed: int, observe: Observe) -> None:
+    """Train gensim on one corpus that is read on demand, so that its size is known."""
     from gensim.matutils import Sparse2Corpus
 
     model = gensim_model(num_topics, stream.num_words, seed)
@@ -91,25 +104,27 @@ def gensim(num_topics: int, stream, total: int, seed: int, watch: Watch) -> None
 
         def __iter__(self):
             for first, counts in batches(stream, total):
-                watch(first, lambda: (model.get_topics(), None))  # all before were learned from
+                observe(first, lambda: (model.get_topics(), None))  # all before were learned from
                 yield from Sparse2Corpus(counts, documents_columns=False)
 
     model.update(Articles())
-    watch(total, lambda: (model.get_topics(), None))
+    observe(total, lambda: (model.get_topics(), None))
 
 
-def gensim_calls(num_topics: int, stream, total: int, seed: int, watch: Watch, **settings) -> None:
-    """Give it to gensim by a call of `update` per batch; it counts the documents it has seen."""
+def gensim_calls(
+    num_topics: int, stream, total: int, seed: int, observe: Observe, **settings
+) -> None:
+    """Train gensim with one call of `update` per batch; it counts the documents seen."""
     from gensim.matutils import Sparse2Corpus
 
     model = gensim_model(num_topics, stream.num_words, seed, **settings)
     for first, counts in batches(stream, total):
         model.update(list(Sparse2Corpus(counts, documents_columns=False)))
-        watch(first + BATCH, lambda: (model.get_topics(), None))
+        observe(first + BATCH, lambda: (model.get_topics(), None))
 
 
 def batches(stream, total: int):
-    """Go through the stream once: the number of documents before each batch, and its counts."""
+    """Yield the number of documents before each batch, and the counts of the batch."""
     for first, (batch, _) in zip(range(0, total, BATCH), stream.batches(BATCH), strict=False):
         yield first, batch.to_csr()
 
@@ -132,8 +147,8 @@ SAMPLERS = {
 }
 
 
-def play(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[dict]:
-    """Run one contestant through the stream and score it at the marks."""
+def measure(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[dict]:
+    """Train one contestant on the stream, and score it after the `MARKS`."""
     import warnings
 
     from isotherm.topics.corpus import completion
@@ -145,33 +160,33 @@ def play(name: str, part: str, num_topics: int, limit: int, seed: int) -> list[d
     split = completion(load_wiki("test"), observed=0.5, seed=0)
     rows, scoring, started = [], 0.0, time.process_time()
 
-    def watch(seen: int, look: Callable) -> None:
+    def observe(seen: int, get_topics: Callable) -> None:
         nonlocal scoring
         if seen not in MARKS:
             return
         clock = time.process_time()
-        mean, draws = look()
-        found = perplexity(as_topics(mean), split, ALPHA, fold_in="fixed-point")
+        mean, draws = get_topics()
+        score = perplexity(as_topics(mean), split, ALPHA, fold_in="fixed-point")
         row = {"name": name, "part": part, "num_topics": num_topics, "seed": seed}
         row |= {
             "documents": seen,
-            "perplexity": found.value,
-            "standard_error": found.standard_error,
+            "perplexity": score.value,
+            "standard_error": score.standard_error,
         }
         if draws is not None:
-            several = perplexity(draws, split, ALPHA, fold_in="fixed-point")
-            row |= {"draws_averaged": several.num_draws, "perplexity_of_draws": several.value}
+            averaged = perplexity(draws, split, ALPHA, fold_in="fixed-point")
+            row |= {"draws_averaged": averaged.num_draws, "perplexity_of_draws": averaged.value}
         row |= {"cpu_seconds": clock - started - scoring, "megabytes": megabytes()}
         rows.append(row | {"peak_megabytes": peak_megabytes()})
         print(rows[-1], flush=True)
         scoring += time.process_time() - clock
 
-    (CONTESTANTS | SAMPLERS)[name](num_topics, stream_wiki(part), limit, seed, watch)
+    (CONTESTANTS | SAMPLERS)[name](num_topics, stream_wiki(part), limit, seed, observe)
     return rows
 
 
-class Game(NamedTuple):
-    """Who plays, on what."""
+class Job(NamedTuple):
+    """A contestant, a stream and a seed: the arguments of `measure`."""
 
     name: str
     part: str
@@ -179,29 +194,29 @@ class Game(NamedTuple):
     limit: int
     seed: int
 
-    def made(self, row: dict) -> bool:
-        """Tell whether a row is of this game."""
+    def owns(self, row: dict) -> bool:
+        """Return whether a row is a result of this job."""
         return all(row[key] == getattr(self, key) for key in ("name", "part", "num_topics", "seed"))
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """Lay perplexities out for reading, a table per stream, averaged over seeds; and what they took."""
-    found: dict[tuple, dict] = {}
+    """Return tables of perplexities averaged over seeds, one per stream, and of the costs."""
+    lines: dict[tuple, dict] = {}
     for row in rows:
         table = f"wiki_{row['part']}, {row['num_topics']} topics"
         if row["name"] in SAMPLERS:
             table = f"samplers on {table}"
         key = (table, row["documents"])
-        line = found.setdefault(key, {"table": table, "documents": row["documents"]})
+        line = lines.setdefault(key, {"table": table, "documents": row["documents"]})
         line.setdefault(row["name"], []).append(row["perplexity"])
-    for line in found.values():
+    for line in lines.values():
         for name, values in line.items():
             if isinstance(values, list):
                 spread = f" ± {np.std(values, ddof=1):.0f}" if len(values) > 1 else ""
                 line[name] = f"{np.mean(values):.0f}{spread}"
     last = [row for row in rows if row["part"] == "train" and row["documents"] == MARKS[-1]]
     for row in last:
-        found["cost", row["name"]] = {
+        lines["cost", row["name"]] = {
             "table": "cost of the long stream",
             "contestant": row["name"],
             "perplexity": row["perplexity"],
@@ -209,7 +224,7 @@ def summary(rows: list[dict]) -> list[dict]:
             "megabytes": row["megabytes"],
             "peak megabytes": row["peak_megabytes"],
         }
-    return sorted(found.values(), key=lambda line: line["table"])
+    return sorted(lines.values(), key=lambda line: line["table"])
 
 
 def show(rows: list[dict]) -> None:
@@ -228,7 +243,7 @@ def show(rows: list[dict]) -> None:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw perplexity over documents, one panel per stream."""
+    """Draw perplexity against documents, one panel per stream."""
     streams = list(dict.fromkeys((row["part"], row["num_topics"]) for row in rows))
     figure, axes = plt.subplots(
         1, len(streams), figsize=(12, 4.2), layout="constrained", squeeze=False
@@ -255,28 +270,27 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    """Let everybody play, one after the other."""
+    """Measure all contestants, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2000 documents, writes nothing")
-    parser.add_argument("--resume", action="store_true", help="keep what is in the file")
+    parser.add_argument("--quick", action="store_true", help="2000 documents; writes nothing")
+    parser.add_argument("--resume", action="store_true", help="keep the contestants in the file")
     options = parser.parse_args()
     where = machine(PACKAGES)
     everyone = [*CONTESTANTS, *SAMPLERS]
     if options.quick:
-        found = [alone(play, *Game(name, "small", 20, 2_000, 0)) for name in everyone]
-        show([row for rows in found for row in rows])
+        results = [alone(measure, *Job(name, "small", 20, 2_000, 0)) for name in everyone]
+        show([row for rows in results for row in rows])
         return
-    games = [Game(name, "small", 128, 10_000, 0) for name in everyone]
-    games += [Game(name, "small", 128, 10_000, seed) for seed in (1, 2) for name in CONTESTANTS]
-    games += [Game(name, "train", 50, MARKS[-1], 0) for name in LONG]
+    jobs = [Job(name, "small", 128, 10_000, 0) for name in everyone]
+    jobs += [Job(name, "small", 128, 10_000, seed) for seed in (1, 2) for name in CONTESTANTS]
+    jobs += [Job(name, "train", 50, MARKS[-1], 0) for name in LONG]
     rows = json.loads(RESULT.read_text())["rows"] if options.resume else []
-    for game in games:
-        if any(game.made(row) for row in rows):
+    for job in jobs:
+        if any(job.owns(row) for row in rows):
             continue
-        rows += alone(play, *game)
+        rows += alone(measure, *job)
         where["load_average_after"] = os.getloadavg()[0]
-        document = {"machine": where, "summary": summary(rows), "rows": rows}
-        RESULT.write_text(json.dumps(document, indent=1) + "\n")
+        write_document(RESULT, {"machine": where, "summary": summary(rows), "rows": rows})
         plot(rows, RESULT.with_suffix(".png"))
     show(rows)
 

@@ -1,9 +1,10 @@
-"""The price of SGD: one step of a sampler over one step of SGD with momentum, same model, same batch.
+"""Cost over SGD: one step of a sampler over one step of SGD with momentum, same model, same batch.
 
-Logistic regression on a9a and three networks on MNIST-shaped noise, batches of 100. Contestants in JAX run in one process and one
-compiled scan each, interleaved: in every round each makes one warm run, in rotated order, and is divided
-by the SGD of the same round. The peers in PyTorch follow in the same rounds. `--only NAME` runs one target; each is put into
-`docs/results/networks_speed.json`, and a picture beside it, as soon as it is measured.
+Logistic regression on a9a and three networks on MNIST-shaped noise, batches of 100. Each contestant
+in JAX is one compiled scan. All run in one process in turns: in every round each makes one compiled
+run, in rotated order, and its time is divided by that of SGD in the same round. The contestants in
+PyTorch follow in the same rounds. `--only NAME` runs one target. Each target is written to
+`docs/results/networks_speed.json`, with a figure, as soon as it is measured.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import torch
 from accuracy import HMC_STEPS
 from ess import log_prior, real_rows
 from networks_report import print_table, row, write
-from reporting import machine
+from reporting import machine, rotated
 from rich.progress import track
 
 import isotherm
@@ -41,18 +42,18 @@ ROUNDS, FEW_ROUNDS = 9, 2
 
 @dataclass(frozen=True)
 class Target:
-    """A log posterior and where to start."""
+    """A log posterior and an initial position."""
 
     position: Any
     grad_fn: GradFn
     data: tuple[np.ndarray, np.ndarray]
     data_size: int
-    """N, which can be more than there are rows here."""
+    """N; may be larger than the number of rows in `data`."""
     prior_variance: float
 
 
 def regression() -> Target:
-    """Give logistic regression on a9a, dense, with an intercept."""
+    """Build logistic regression on a9a, dense, with an intercept."""
     try:
         data = real_rows(A9A_ROWS)
     except DataNotFoundError:
@@ -62,13 +63,13 @@ def regression() -> Target:
 
 
 def classifier(network: Network) -> Target:
-    """Give a network on images of noise."""
+    """Build the target of a network on images of noise."""
     position = network.init(jax.random.key(1))
     return Target(position, network.gradient(60_000), noise(IMAGES, 784, 10), 60_000, 1.0)
 
 
 def noise(rows: int, columns: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make rows of noise: speed does not depend on what is in them."""
+    """Return rows of noise; the speed does not depend on the values."""
     rng = np.random.default_rng(0)
     return rng.random((rows, columns), np.float32), rng.integers(0, classes, rows).astype(np.int32)
 
@@ -79,23 +80,23 @@ TARGETS: dict[str, tuple[Callable[[], Target], int, int]] = {
     "784-400-400-10": (lambda: classifier(mlp((784, 400, 400, 10))), 100, 30),
     "LeNet": (lambda: classifier(lenet()), 10, 10),
 }
-"""How to build each, and the number of gradients per run in JAX and in PyTorch."""
+"""Functions that build the targets, and gradients per run in JAX and in PyTorch."""
 
 
 class Contestant(NamedTuple):
-    """A warm run of some steps, and what it needs."""
+    """A compiled run of some steps."""
 
     run: Callable[[], Any]
-    """Gives what it ends with."""
+    """Returns the final state."""
     steps: int
     gradients: int = 1
-    """Per step."""
+    """Number of gradients per step."""
     memory: int | None = None
-    """Bytes of scratch and state."""
+    """Bytes of temporary memory and state."""
 
 
 def scanned(step: Callable, state, batches, steps: int, gradients: int = 1, options=None):
-    """Compile a scan of steps `(state, batch, key) -> state`; batches are drawn inside."""
+    """Compile a scan of steps `(state, batch, key) -> state`, with batches drawn inside."""
     key = jax.random.key(0)
 
     def chain(state, batches):
@@ -109,7 +110,7 @@ def scanned(step: Callable, state, batches, steps: int, gradients: int = 1, opti
 
 
 def sampled(sampler: isotherm.Sampler, position, batches, steps: int) -> Contestant:
-    """Compile isotherm's own loop, from a position to the state after the last step."""
+    """Compile `isotherm.run_chain`, from a position to the state after the last step."""
 
     def chain(position, batches):
         return isotherm.run_chain(
@@ -120,7 +121,7 @@ def sampled(sampler: isotherm.Sampler, position, batches, steps: int) -> Contest
 
 
 def compiled(chain: Callable, state, batches, steps: int, gradients: int, options) -> Contestant:
-    """Compile `(state, batches) -> state`, and ask how much memory it wants."""
+    """Compile `(state, batches) -> state`, and read its memory from the compiler."""
     program = jax.jit(chain, compiler_options=options).lower(state, batches).compile()
     memory = program.memory_analysis()
     size = None if memory is None else memory.temp_size_in_bytes + memory.output_size_in_bytes
@@ -130,20 +131,20 @@ def compiled(chain: Callable, state, batches, steps: int, gradients: int, option
 
 
 def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
-    """Build what runs in JAX; everybody has the same gradient function."""
+    """Build the contestants in JAX; all use the same gradient function."""
     position, grad_fn = target.position, target.grad_fn
     batches = isotherm.independent_batches(jax.tree.map(jnp.asarray, target.data), BATCH)
     optimizer = optax.sgd(1e-9, momentum=0.9)
 
     def sgd(state, batch, key):
-        position, memory = state
+        position, optimizer_state = state
         grads = jax.tree.map(jnp.negative, grad_fn(position, batch))
-        updates, memory = optimizer.update(grads, memory)
-        return optax.apply_updates(position, updates), memory
+        updates, optimizer_state = optimizer.update(grads, optimizer_state)
+        return optax.apply_updates(position, updates), optimizer_state
 
     start = (position, optimizer.init(position))
     wide = isotherm.loop.compiler_options()
-    found = {
+    contestants = {
         SGD: scanned(sgd, start, batches, steps),
         f"{SGD}, widest vectors": scanned(sgd, start, batches, steps, options=wide),
     }
@@ -155,7 +156,7 @@ def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
             "SGLD": isotherm.sgld(grad_fn, H**2 / 2, noise=kind),
         }
         for name, sampler in samplers.items():
-            found[f"isotherm {name}, {kind}"] = sampled(sampler, position, batches, steps)
+            contestants[f"isotherm {name}, {kind}"] = sampled(sampler, position, batches, steps)
     thermostat = blackjax.sgnht(grad_fn, D)
     peers = {
         "blackjax.sgld": (blackjax.sgld(grad_fn), position, H**2 / 2, 1),
@@ -168,32 +169,32 @@ def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
         "blackjax.sgnht": (thermostat, thermostat.init(position, jax.random.key(2), D), H, 1),
     }
     for name, (peer, state, h, gradients) in peers.items():
-        found[name] = scanned(
+        contestants[name] = scanned(
             lambda state, batch, key, peer=peer, h=h: peer.step(key, state, batch, h),
             jax.tree.map(jnp.asarray, state),
             batches,
             max(1, steps // gradients),
             gradients,
         )
-    return found
+    return contestants
 
 
 def in_torch(name: str, target: Target, steps: int) -> dict[str, Contestant]:
-    """Build what runs in PyTorch, on as many threads as there are cores."""
-    found = networks_torch.contestants(
+    """Build the contestants in PyTorch, with one thread per core."""
+    runs = networks_torch.contestants(
         name, target.data, BATCH, target.data_size, target.prior_variance, H, D
     )
-    return {who: Contestant(lambda run=run: run(steps), steps) for who, run in found.items()}
+    return {who: Contestant(lambda run=run: run(steps), steps) for who, run in runs.items()}
 
 
 def is_finite(tree: Any) -> bool:
-    """Tell whether a chain has not diverged."""
+    """Return whether all arrays are finite."""
     leaves = [np.asarray(x.detach() if hasattr(x, "detach") else x) for x in jax.tree.leaves(tree)]
     return all(np.isfinite(leaf).all() for leaf in leaves)
 
 
 def contest(name: str, quick: bool) -> list[dict]:
-    """Run all contestants of one target, interleaved."""
+    """Run all contestants of one target in turns; return their rows."""
     make, *steps = TARGETS[name]
     target = make()
     ours, theirs = (max(1, number // 10) if quick else number for number in steps)
@@ -202,10 +203,8 @@ def contest(name: str, quick: bool) -> list[dict]:
         if not is_finite(contestant.run()):
             raise RuntimeError(f"{who} diverged on {name}.")
     seconds: dict[str, list[float]] = {who: [] for who in everyone}
-    names = list(everyone)
     for r in track(range(FEW_ROUNDS if quick else ROUNDS), description=name):
-        shift = 2 * r % len(names)
-        for who in names[shift:] + names[:shift]:
+        for who in rotated(list(everyone), r):
             began = time.perf_counter()
             everyone[who].run()
             seconds[who].append((time.perf_counter() - began) / everyone[who].steps)
@@ -217,6 +216,7 @@ def contest(name: str, quick: bool) -> list[dict]:
 
 
 def main() -> None:
+    """Measure all targets, or those named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
     parser.add_argument("--only", action="append", choices=[*TARGETS], help="one of the targets")

@@ -1,4 +1,4 @@
-"""What `networks.py` leaves behind: `docs/results/networks_speed.json`, network by network, and a picture beside it."""
+"""Results of `networks.py`: `docs/results/networks_speed.json` and a figure."""
 
 import json
 import statistics
@@ -34,7 +34,7 @@ def row(
     gradients: int,
     copies: float | None,
 ) -> dict:
-    """Describe one contestant: its seconds per step in every round, beside those of SGD."""
+    """Build the row of one contestant from its seconds per step and those of SGD, by round."""
     over = [a / b for a, b in zip(seconds, sgd, strict=True)]
     return {
         "network": network,
@@ -51,27 +51,30 @@ def row(
 
 
 def lines(rows: list[dict]) -> Iterator[tuple[str, dict, int]]:
-    """Name each row, with what its times are divided by; who makes several gradients per step is there twice."""
-    for found in rows:
-        who, gradients = found["contestant"], found.get("gradients per step", 1)
-        yield who, found, 1
+    """Yield label, row and divisor of its times.
+
+    Contestants with several gradients per step have a second line, per gradient.
+    """
+    for each in rows:
+        who, gradients = each["contestant"], each.get("gradients per step", 1)
+        yield who, each, 1
         if gradients > 1:
-            yield f"{who.partition(',')[0]}, per gradient", found, gradients
+            yield f"{who.partition(',')[0]}, per gradient", each, gradients
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """Lay two tables out for reading: a row per contestant, a column per network."""
-    found: dict[tuple[str, str], dict] = {}
+    """Return two tables, with a row per contestant and a column per network."""
+    tables: dict[tuple[str, str], dict] = {}
     for title in ("time per step over plain SGD", "steps per second"):
         for who, each, share in lines(rows):
-            line = found.setdefault((title, who), {"table": title, "contestant": who})
+            line = tables.setdefault((title, who), {"table": title, "contestant": who})
             value = each[TIME] / share if "SGD" in title else share * 1e3 / each[FASTEST]
             line[each["network"]] = digits(value, 3)
-    return list(found.values())
+    return list(tables.values())
 
 
 def merge(path: Path, rows: list[dict], where: dict, networks: Sequence[str]) -> dict:
-    """Give the document with these rows instead of earlier ones of the same networks."""
+    """Return the document in which these rows replace earlier ones of the same networks."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     old, fresh = before.get("rows", []), {each["network"] for each in rows}
     measured = {each["network"]: before["machine"] for each in old}
@@ -87,14 +90,14 @@ def merge(path: Path, rows: list[dict], where: dict, networks: Sequence[str]) ->
 
 
 def write(rows: list[dict], where: dict, networks: Sequence[str]) -> None:
-    """Put rows among those that are there, and draw the picture anew."""
+    """Update the document with rows, and draw the figure again."""
     document = merge(RESULT, rows, where, networks)
     write_json(RESULT, document)
     plot(document["rows"], networks, RESULT.with_suffix(".png"))
 
 
 def print_table(rows: list[dict]) -> None:
-    """Show what was measured, and how far the rounds are apart."""
+    """Print times and their range over rounds."""
     keys = ("network", "contestant", FASTEST, TIME, *SPREAD, "gradients per step")
     table = Table(*keys, title="time per step")
     for each in rows:
@@ -103,7 +106,7 @@ def print_table(rows: list[dict]) -> None:
 
 
 def plot(rows: list[dict], networks: Sequence[str], path: Path) -> None:
-    """Draw the time per step over SGD: bars from 1, and lines from the lowest to the highest round."""
+    """Draw the time per step over SGD: bars from 1, and lines for the range over rounds."""
     networks = [name for name in networks if any(each["network"] == name for each in rows)]
     names = list(dict.fromkeys(who for who, _, _ in lines(rows)))
     size = (3 * len(networks) + 2.5, 0.27 * len(names) + 1.2)

@@ -1,9 +1,10 @@
 """The contestants of `networks.py` that run in PyTorch: its own SGD, and posteriors.
 
-posteriors is used as its documentation says: the log posterior is divided by the number of data N, the temperature is 1/N, and
-`update` runs in a Python loop. In these units of time a step of h is one of sqrt(N) h, friction D is D / sqrt(N), and SGLD's h^2/2
-is N h^2/2. Where there is a choice it has the faster one: weights are detached (else every update adds to one
-autograd graph), the prior is written out, and rows are picked from memory instead of by a `DataLoader`.
+posteriors is used as in its documentation: the log posterior is divided by the number of data N,
+the temperature is 1/N, and `update` runs in a Python loop. In these units of time a step of h is
+sqrt(N) h, the friction D is D / sqrt(N), and the h^2/2 of SGLD is N h^2/2. Where there is a choice,
+the faster one is used: weights are detached (otherwise every update adds to one autograd graph),
+the prior is written out, and rows are indexed in memory instead of read by a `DataLoader`.
 """
 
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-with warnings.catch_warnings():  # its import warns about tensordict, dozens of times
+with warnings.catch_warnings():  # importing it warns about tensordict dozens of times
     warnings.simplefilter("ignore", FutureWarning)
     from posteriors.sgmcmc import baoa, sghmc, sgld, sgnht
 
@@ -58,7 +59,7 @@ def contestants(
     h: float,
     friction: float,
 ) -> dict[str, Callable[[int], list[torch.Tensor]]]:
-    """Build what makes a number of steps and gives the weights it ends with."""
+    """Return the contestants by name, each a function `steps -> final weights`."""
     functional = torch.nn.functional
     x, y = (torch.from_numpy(part) for part in data)
     if name == LOGISTIC:

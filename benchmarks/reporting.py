@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: a table on the screen, JSON and a picture in `docs/results`."""
+"""Common parts of the benchmarks: machine, memory, rounds, and results in `docs/results`."""
 
 import datetime
 import json
@@ -32,11 +32,11 @@ RATIOS = {
     "blackjax.sgnht, jitted step": (OURS, "noisy gradient"),
     "posteriors sgnht": (OURS, "noisy gradient"),
 }
-"""Peers, and which of our own contestants each is compared with."""
+"""Peers, and the contestant of ours that each is compared with."""
 
 
 def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
-    """Describe where and with what this runs."""
+    """Return a description of the machine and the versions of packages."""
     model = platform.processor()
     if (info := Path("/proc/cpuinfo")).exists():
         lines = info.read_text().splitlines()
@@ -55,44 +55,60 @@ def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
 
 
 def megabytes() -> float:
-    """Give the resident memory of this process."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_megabytes() -> float:
-    """Give the largest resident set of this process so far."""
+    """Return the largest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a process of its own, whose memory and time are its own."""
+    """Call a function in a new process, so that its memory and time are measured separately."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
+def rotated(items: list, round_number: int) -> list:
+    """Return the items in the order of a round: rotated by two places per round."""
+    shift = 2 * round_number % len(items)
+    return items[shift:] + items[:shift]
+
+
+def write_document(path: Path, document: dict) -> None:
+    """Write a result as indented JSON."""
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def short(row: dict) -> dict:
+    """Return a row for printing, with three significant digits."""
+    return {key: f"{v:.3g}" if isinstance(v, float) else v for key, v in row.items()}
+
+
 def ratios(rows: list[dict]) -> dict[str, float]:
-    """Give how many times faster isotherm.sample is: the median over rounds."""
+    """Return how many times faster `isotherm.sample` is than each peer: medians over rounds."""
     rates = {(row["name"], row["setting"]): row["rates"] for row in rows}
     best = max(
         (row for row in rows if row["name"].startswith("posteriors")), key=lambda r: r["median"]
     )
     rates["posteriors sgnht", "noisy gradient"] = best["rates"]
-    found = {}
+    result = {}
     for peer, (name, setting) in RATIOS.items():
         theirs = rates[peer.removesuffix(" (exact gradient)"), setting]
         pairs = zip(rates[name, setting], theirs, strict=True)
-        found[f"{name} / {peer}"] = statistics.median(a / b for a, b in pairs)
-    return found
+        result[f"{name} / {peer}"] = statistics.median(a / b for a, b in pairs)
+    return result
 
 
 def rounded(value: float) -> str:
-    """Give two or three digits that mean something."""
+    """Format a number with two decimals below 10 and none above."""
     return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def cells(row: dict) -> list[str]:
-    """Format one contestant for a table; too few steps for a score leave a dash."""
+    """Format one contestant for a table; a dash if it made too few steps for a score."""
     rates = [f"{row[name]:,.0f}" for name in ("median", "min", "max")]
     scores = ["diverged" if row["diverged"] else "–"] * 3
     if "mean" in row:
@@ -102,7 +118,7 @@ def cells(row: dict) -> list[str]:
 
 
 def print_table(rows: list[dict], exact: dict[str, float]) -> None:
-    """Show everybody's speed and scores."""
+    """Print the speed and the scores of all contestants."""
     table = Table(title="double well, h = 0.1, one chain")
     for i, name in enumerate(COLUMNS):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
@@ -116,15 +132,15 @@ def print_table(rows: list[dict], exact: dict[str, float]) -> None:
 
 
 def write_results(rows: list[dict], exact: dict[str, float], where: dict) -> None:
-    """Write the JSON and the picture."""
+    """Write the JSON file and the figure."""
     where = where | {"load_average_after": os.getloadavg()[0]}
-    everything = {"machine": where, "exact": exact, "contestants": rows, "ratios": ratios(rows)}
-    (RESULTS / "double_well_speed.json").write_text(json.dumps(everything, indent=1) + "\n")
+    document = {"machine": where, "exact": exact, "contestants": rows, "ratios": ratios(rows)}
+    write_document(RESULTS / "double_well_speed.json", document)
     _plot(rows, RESULTS / "double_well_speed.png")
 
 
 def _plot(rows: list[dict], path: Path) -> None:
-    """Draw horizontal bars on a logarithmic scale, with the spread over rounds."""
+    """Draw horizontal bars on a logarithmic scale, with the range over rounds."""
     rows = sorted(rows, key=lambda row: row["median"])
     figure, axis = plt.subplots(figsize=(9, 0.36 * len(rows) + 1), layout="constrained")
     median = [row["median"] for row in rows]
@@ -138,7 +154,7 @@ def _plot(rows: list[dict], path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture without frames around its panels."""
+    """Save a figure without frames around its panels."""
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

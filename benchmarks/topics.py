@@ -1,13 +1,13 @@
-"""Topic kernels beside tomotopy: token updates per second on one thread, and the same perplexity.
+"""Topic kernels and tomotopy: token updates per second on one thread, and perplexity.
 
-Contestants run in this process, interleaved: in every round each makes some sweeps, in rotated order. Rates are
-per second of wall time and of processor time; on a busy machine only the second means much. tomotopy's
-hyper-parameters are fixed as ours are. The full run rewrites `docs/results/topics_speed.json` and a picture beside it.
+Contestants run in this process in turns: in every round each makes some sweeps, in rotated order.
+Rates are per second of wall time and of processor time; on a busy machine only the second is
+meaningful. Hyper-parameters are fixed in both packages. A full run writes
+`docs/results/topics_speed.json` and a figure.
 """
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import time
@@ -18,7 +18,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import tomotopy
-from reporting import RESULTS, machine, save
+from reporting import RESULTS, machine, rotated, save, write_document
 from rich.console import Console
 from rich.table import Table
 
@@ -38,7 +38,7 @@ GOALS = {30: 15e6, 128: 8e6}
 
 
 class Tomotopy:
-    """tomotopy's LDA on one of our corpora, driven as our chain is."""
+    """tomotopy's LDA on one of our corpora, with the interface of `GibbsLDA`."""
 
     def __init__(self, corpus: Corpus, num_topics: int, seed: int) -> None:
         self.model = tomotopy.LDAModel(k=num_topics, alpha=ALPHA, eta=BETA, seed=seed)
@@ -49,18 +49,18 @@ class Tomotopy:
             self.model.add_doc(tokens[begin:end].tolist())
 
     def sweep(self, num_sweeps: int) -> None:
-        """Train with one worker."""
+        """Make sweeps with one worker."""
         self.model.train(num_sweeps, workers=1)
 
     def topics(self) -> np.ndarray:
-        """Give the topics, over our words."""
+        """Return the topics over our vocabulary."""
         weights = [self.model.get_topic_word_dist(k) for k in range(self.model.k)]
         return layout.as_topics(weights, list(self.model.used_vocabs), onto=self.vocabulary)
 
 
 @dataclass
 class Contestant:
-    """Something that updates tokens, and how fast it did."""
+    """A kernel that updates tokens, and its measured rates."""
 
     name: str
     corpus: str
@@ -70,7 +70,7 @@ class Contestant:
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
-    def play(self) -> None:
+    def measure(self) -> None:
         """Time one run."""
         wall, cpu = time.perf_counter(), time.process_time()
         self.run()
@@ -78,31 +78,31 @@ class Contestant:
         self.wall.append(self.updates / (time.perf_counter() - wall))
 
     def result(self) -> dict:
-        """Give medians over rounds."""
+        """Return the rates of all rounds and their medians."""
         row = {"name": self.name, "corpus": self.corpus, "num_topics": self.num_topics}
         row |= {"wall": statistics.median(self.wall), "cpu": statistics.median(self.cpu)}
         return row | {"wall_rates": self.wall, "cpu_rates": self.cpu}
 
 
 def contestants(corpora: dict[str, Corpus], updates: int) -> list[Contestant]:
-    """List who takes part; each run makes about so many token updates."""
-    found = []
+    """Return all contestants; each run makes about `updates` token updates."""
+    everyone = []
     for (name, corpus), k in ((c, k) for c in corpora.items() for k in TOPICS):
         sweeps = max(1, updates // corpus.num_tokens)
         ours, theirs = GibbsLDA(corpus, k, alpha=ALPHA, beta=BETA), Tomotopy(corpus, k, seed=1)
         for label, chain in (("collapsed", ours), ("tomotopy", theirs)):
-            chain.sweep(20)  # compiles, and leaves the random start
+            chain.sweep(20)  # compiles, and moves away from the random start
             run = lambda chain=chain, sweeps=sweeps: chain.sweep(sweeps)  # noqa: E731
-            found.append(Contestant(label, name, k, sweeps * corpus.num_tokens, run))
+            everyone.append(Contestant(label, name, k, sweeps * corpus.num_tokens, run))
         for size in (5, 100, len(corpus)):
-            found.append(semi_collapsed(name, corpus, ours.topics(), size, updates))
-    return found
+            everyone.append(semi_collapsed(name, corpus, ours.topics(), size, updates))
+    return everyone
 
 
 def semi_collapsed(
     name: str, corpus: Corpus, topics: np.ndarray, size: int, updates: int
 ) -> Contestant:
-    """Take batches of the given size, 20 sweeps each (and one to fill in), counts by word included."""
+    """Build the semi-collapsed kernel on batches: 20 sweeps each, one to initialize, and counts."""
     rows, alpha, batches, total = layout.word_major(topics), np.full(len(topics), ALPHA), [], 0
     while total < updates:
         first = (len(batches) * size) % max(1, len(corpus) - size + 1)
@@ -119,9 +119,9 @@ def semi_collapsed(
 
 
 def ratios(rows: list[dict]) -> list[dict]:
-    """Say how many times faster than tomotopy our collapsed sampler is: medians over rounds."""
+    """Return how many times faster than tomotopy our collapsed sampler is: medians over rounds."""
     rates = {(row["name"], row["corpus"], row["num_topics"]): row for row in rows}
-    found = []
+    result = []
     for (name, corpus, k), row in rates.items():
         if name == "collapsed":
             peer = rates["tomotopy", corpus, k]
@@ -132,14 +132,14 @@ def ratios(rows: list[dict]) -> list[dict]:
             medians = {
                 kind[:-6]: statistics.median(a / b for a, b in p) for kind, p in pairs.items()
             }
-            found.append({"corpus": corpus, "num_topics": k, **medians})
-    return found
+            result.append({"corpus": corpus, "num_topics": k, **medians})
+    return result
 
 
 def converged(corpus: Corpus, seeds: range, burn_in: int, draws: int, thin: int = 10) -> dict:
-    """Score both packages' topics on the same split, 30 topics, draws averaged, several seeds."""
+    """Score the topics of both packages on the same split: 30 topics, averaged draws, seeds."""
     train, test = train_test(corpus, test=0.2, seed=0)
-    known = np.unique(train.words)  # tomotopy knows no others
+    known = np.unique(train.words)  # tomotopy has only these
     train, test = train.select_words(known), test.select_words(known)
     split, scores = completion(test, observed=0.5, seed=0), {}
     for name, make in (("isotherm", GibbsLDA), ("tomotopy", Tomotopy)):
@@ -172,7 +172,7 @@ def converged(corpus: Corpus, seeds: range, burn_in: int, draws: int, thin: int 
 
 
 def show(rows: list[dict], ratios: list[dict], scores: dict) -> None:
-    """Print everything."""
+    """Print rates, ratios and perplexities."""
     table = Table(title="million token updates per second, one thread (medians)")
     for name in ("contestant", "corpus", "topics", "wall", "processor"):
         table.add_column(name, no_wrap=True)
@@ -195,7 +195,7 @@ def show(rows: list[dict], ratios: list[dict], scores: dict) -> None:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw bars of token updates per second of processor time, a panel per corpus and number of topics."""
+    """Draw token updates per second of processor time, a panel per corpus and number of topics."""
     settings = list(dict.fromkeys((row["corpus"], row["num_topics"]) for row in rows))
     figure, axes = plt.subplots(
         1, len(settings), figsize=(13, 3), layout="constrained", sharey=True
@@ -214,18 +214,18 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def max_batch(rows: list[dict], corpus: str) -> int:
-    """Give the size of the batch of all documents."""
+    """Return the size of the batch of all documents."""
     sizes = [row["name"].split()[-1] for row in rows if row["corpus"] == corpus]
     return max(int(size) for size in sizes if size.isdigit())
 
 
 def claims(rows: list[dict], ratios: list[dict], scores: dict) -> list[dict]:
-    """State what should hold, by processor time."""
-    found = []
+    """Check the goals, by processor time."""
+    checked = []
 
     def claim(text: str, measured: float, expected: float, holds: bool) -> None:
         entry = {"claim": text, "holds": bool(holds), "measured": float(measured)}
-        found.append(entry | {"expected": expected})
+        checked.append(entry | {"expected": expected})
 
     for row in ratios:
         setting = f"{row['corpus']}, {row['num_topics']} topics"
@@ -237,10 +237,11 @@ def claims(rows: list[dict], ratios: list[dict], scores: dict) -> list[dict]:
     for fold_in, row in scores["fold_in"].items():
         off = abs(row["ratio"] - 1)
         claim(f"perplexity off tomotopy's ({fold_in} fold-in)", off, 0.01, off <= 0.01)
-    return found
+    return checked
 
 
 def main() -> None:
+    """Measure all contestants in turns, and compare perplexities."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short check that writes nothing")
     quick = parser.parse_args().quick
@@ -248,22 +249,22 @@ def main() -> None:
     corpora = {"icml": icml, "wiki": load_wiki("small")[: 1000 if quick else 5000]}
     everyone = contestants(corpora, updates=10**6 if quick else 10**7)
     for r in range(2 if quick else 7):
-        for contestant in everyone[2 * r :] + everyone[: 2 * r]:
-            contestant.play()
+        for contestant in rotated(everyone, r):
+            contestant.measure()
     rows = [contestant.result() for contestant in everyone]
     scores = converged(icml, *((range(2), 50, 10) if quick else (range(8), 1000, 100)))
     show(rows, ratios(rows), scores)
-    everything = {
+    document = {
         "machine": where | {"load_average_after": os.getloadavg()[0]},
         "contestants": rows,
         "ratios": ratios(rows),
         "perplexity": scores,
         "claims": claims(rows, ratios(rows), scores),
     }
-    for claim in everything["claims"]:
+    for claim in document["claims"]:
         print("holds" if claim["holds"] else "FAILS", claim["claim"])
     if not quick:
-        RESULT.write_text(json.dumps(everything, indent=1) + "\n")
+        write_document(RESULT, document)
         plot(rows, RESULT.with_suffix(".png"))
 
 
