@@ -1,18 +1,18 @@
-r"""The exact law of a sampler's own recursion, and tests of draws against it.
+r"""The exact law of the recursion of a sampler, and tests of draws against it.
 
-No tolerance is spent on discretisation bias, burn-in or autocorrelation: after a given number of
-steps from a given start the law of the recursion is known, and independent chains are compared
-with it.
+After a given number of steps from a given start the law of the recursion is known, and independent
+chains are compared with it. So no tolerance is needed for discretisation bias, burn-in or
+autocorrelation.
 
 - *Linear recursions* (fixed friction on a Gaussian target, SGLD): mean and covariance are
   propagated letter by letter; the law is Gaussian at any number of steps (`gaussian_law`).
-- *Nonlinear ones* (thermostats): the recursion is a smooth function of a few noise numbers, so its
-  moments are integrals over them. Gauss–Hermite quadrature with 3 nodes *is* the three-point
-  noise, so that law is enumerated exactly; with more nodes the Gaussian one is computed to
-  far below Monte Carlo error (`quadrature_moments`).
+- *Nonlinear recursions* (thermostats): the state is a smooth function of a few noise numbers, so
+  its moments are integrals over them (`Thermostatted.moments`). Gauss–Hermite quadrature with 3
+  nodes *is* the three-point noise, so that this law is enumerated exactly; with more nodes the
+  Gaussian law is computed with an error far below the Monte Carlo error.
 
-Both are written in NumPy, in double precision, from the letters' definitions, and share no code
-with the package.
+Both are written in NumPy, in double precision, from the definitions of the letters, and share no
+code with the package.
 """
 
 import itertools
@@ -23,8 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from isotherm import random
+
 FALSE_ALARM = 1e-4
-"""Chance that one law test fails on correct code, per fresh seed (Bonferroni over observables)."""
+"""Probability that one law test fails on correct code (Bonferroni over observables)."""
 
 NUM_CHAINS = 40_000
 
@@ -42,7 +44,7 @@ SPELLED = {
 
 
 class Gaussian(NamedTuple):
-    """A Gaussian target; `grad` is what a sampler sees."""
+    """A Gaussian target; `grad` is the gradient of its log density."""
 
     mean: np.ndarray
     precision: np.ndarray
@@ -51,54 +53,65 @@ class Gaussian(NamedTuple):
         return jnp.asarray(self.precision, x.dtype) @ (jnp.asarray(self.mean, x.dtype) - x)
 
 
-def final_states(key, build, settings, start, num_steps, num_chains=NUM_CHAINS, momentum=None):
-    """Last states of independent chains, one run per setting, compiled once.
+def compiled_chains(build, start, num_steps, momentum=None, optimized=True):
+    """Compile `run(keys, setting)`: the last states of independent chains, one per key.
 
-    `build(setting)` makes the sampler; `num_steps` may be a tuple, then states are returned at
-    each of these steps. Chains are i.i.d., so there is no burn-in and no ESS.
+    `build(setting)` makes the sampler, where `setting` is any pytree of numbers: all settings share
+    one program. If `num_steps` is a tuple, the states at each of these steps are returned. Chains
+    are i.i.d., so there is no burn-in and no ESS. For a few steps a program that is not `optimized`
+    takes less time, since it compiles twice as fast.
     """
     stops = num_steps if isinstance(num_steps, tuple) else (num_steps,)
 
     def chain(key, setting):
         sampler = build(setting)
-        init_key, key = jax.random.split(key)
-        state = sampler.init(start, init_key)
+        state = sampler.init(start, random.fold(key, 0))
         if momentum is not None:
             state = state._replace(momentum=momentum)
 
-        def advance(state, key):
-            state = sampler.step(key, state, None)[0]
+        def advance(state, number):
+            state = sampler.step(random.fold(key, number), state, None)[0]
             return state, (state if len(stops) > 1 else None)
 
-        last, path = jax.lax.scan(advance, state, jax.random.split(key, max(stops)))
+        last, path = jax.lax.scan(advance, state, jnp.arange(1, max(stops) + 1))
         if len(stops) == 1:
             return last
         return tuple(jax.tree.map(lambda x, n=n: x[n - 1], path) for n in stops)
 
-    run = jax.jit(jax.vmap(chain, in_axes=(0, None)))
+    options = {} if optimized else {"xla_backend_optimization_level": 0}
+    return jax.jit(jax.vmap(chain, in_axes=(0, None)), compiler_options=options)
+
+
+def run_chains(key, run, settings, num_chains=NUM_CHAINS):
+    """Return the results of `run`, from `compiled_chains`, for every setting."""
     keys = jax.random.split(key, len(settings))
     return [run(jax.random.split(k, num_chains), s) for k, s in zip(keys, settings, strict=True)]
 
 
+def final_states(key, build, settings, start, num_steps, num_chains=NUM_CHAINS):
+    """Compile chains and run them for every setting."""
+    return run_chains(key, compiled_chains(build, start, num_steps), settings, num_chains)
+
+
 def moment_p_value(draws, mean, variance):
-    """Bonferroni p-value of z-tests: sample means of observables against exact ones.
+    """Return the Bonferroni p-value of z-tests: sample means of observables against exact means.
 
     `draws` is (chains, observables); `mean` and `variance` are those of a single draw. An
-    observable that does not vary must simply be right.
+    observable without variance must equal its mean up to rounding.
     """
     draws = np.asarray(draws, np.float64)
     error = draws.mean(0) - mean
-    still = variance < 1e-10
-    if np.any(np.abs(error[still]) > 1e-5 * (1 + np.abs(mean[still]))):
+    constant = variance < 1e-10
+    if np.any(np.abs(error[constant]) > 1e-5 * (1 + np.abs(mean[constant]))):
         return 0.0
-    if still.all():
+    if constant.all():
         return 1.0
-    z = error[~still] / np.sqrt(variance[~still] / len(draws))
+    z = error[~constant] / np.sqrt(variance[~constant] / len(draws))
     return float(min(1.0, z.size * 2 * stats.norm.sf(np.abs(z).max())))
 
 
 def gaussian_p_value(draws, mean, covariance):
-    """Bonferroni p-value of exact z-tests (means) and chi-square tests (variances) per coordinate."""
+    """Return the Bonferroni p-value of exact z-tests of means and chi-square tests of variances."""
     draws = np.asarray(draws, np.float64)
     n, sd = len(draws), np.sqrt(np.diag(covariance))
     z = (draws.mean(0) - mean) / (sd / np.sqrt(n))
@@ -108,11 +121,11 @@ def gaussian_p_value(draws, mean, covariance):
 
 
 def gaussian_law(word, target, start, *, h, friction, temperature, num_steps):
-    """Mean and covariance of (position, momentum) after some steps with fixed friction."""
+    """Return mean and covariance of (position, momentum) after some steps with fixed friction."""
     letters, d = SPELLED[word], len(target.mean)
     eye, zero = np.eye(d), np.zeros((d, d))
     mean = np.concatenate([start, np.zeros(d)])
-    cov = np.block([[zero, zero], [zero, temperature * eye]])  # momentum starts in equilibrium
+    cov = np.block([[zero, zero], [zero, temperature * eye]])  # initial momentum in equilibrium
     first_kick = letters.index("K") if opens_with_kick(letters) else None
     for step, (i, letter) in itertools.product(range(num_steps), enumerate(letters)):
         t = h / letters.count(letter)
@@ -141,14 +154,14 @@ def gaussian_law(word, target, start, *, h, friction, temperature, num_steps):
 
 
 class Paths(NamedTuple):
-    """All noise paths with their weights: one row per path."""
+    """All combinations of noise numbers, one per row, with their weights."""
 
     numbers: np.ndarray
     weights: np.ndarray
 
 
 def noise_paths(num_numbers, num_nodes):
-    """Every combination of Gauss–Hermite nodes for `num_numbers` independent standard normals."""
+    """Return all combinations of Gauss–Hermite nodes for independent standard normals."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     weights = weights / weights.sum()
     picks = np.indices((num_nodes,) * num_numbers).reshape(num_numbers, -1).T
@@ -156,7 +169,7 @@ def noise_paths(num_numbers, num_nodes):
 
 
 class Thermostatted(NamedTuple):
-    """A thermostatted recursion, as the letters define it."""
+    """The recursion of a thermostat, from the definitions of the letters."""
 
     word: str
     thermostat: str
@@ -169,25 +182,27 @@ class Thermostatted(NamedTuple):
     basis: np.ndarray | None = None
 
     def moments(self, position, momentum, num_steps, num_nodes):
-        """Exact means and variances of the observables after some steps."""
-        letters, d = SPELLED[self.word], len(momentum)
-        noisy = [letter for letter in letters if letter in "NOE"]
-        paths = noise_paths(num_steps * len(noisy) * d, num_nodes)
-        numbers = iter(np.split(paths.numbers, num_steps * len(noisy), axis=1))
-        x, p, xi = self._run(letters, position, momentum, num_steps, numbers, len(paths.weights))
-        observed = observables(x, p, xi)
-        mean = paths.weights @ observed
-        return mean, paths.weights @ observed**2 - mean**2
+        """Return exact means and variances of the observables after some steps."""
+        *state, weights = self._run(position, momentum, num_steps, num_nodes)
+        observed = observables(*state)
+        mean = weights @ observed
+        return mean, weights @ observed**2 - mean**2
 
-    def _run(self, letters, position, momentum, num_steps, numbers, num_paths):
-        d = len(momentum)
+    def _run(self, position, momentum, num_steps, num_nodes):
+        """Return all states after some steps, with their weights; noisy letters multiply them."""
+        letters, d = SPELLED[self.word], len(momentum)
         basis = np.eye(d) if self.basis is None else self.basis
-        x = np.tile(position, (num_paths, 1))
-        p = np.tile(momentum, (num_paths, 1))
-        xi = np.tile(self._start(d), (num_paths, *(1,) * np.ndim(self._start(d))))
+        nodes = noise_paths(d, num_nodes)
+        x, p, xi, weights = position[None], momentum[None], self._start(d)[None], np.ones(1)
         force, known = np.zeros_like(p), opens_with_kick(letters)
         for _, letter in itertools.product(range(num_steps), letters):
             t = self.h / letters.count(letter)
+            if letter in "NOE":
+                noise = np.tile(nodes.numbers, (len(weights), 1))
+                weights = np.outer(weights, nodes.weights).ravel()
+                x, p, xi, force = (
+                    np.repeat(v, len(nodes.weights), axis=0) for v in (x, p, xi, force)
+                )
             if letter in "KE" and not known:
                 force, known = (self.target.mean - x) @ self.target.precision.T @ basis, True
             if letter == "A":
@@ -199,13 +214,13 @@ class Thermostatted(NamedTuple):
             elif letter == "K":
                 p = p + t * force
             elif letter == "N":
-                p = p + np.sqrt(2 * self.diffusion * self.temperature * t) * next(numbers)
+                p = p + np.sqrt(2 * self.diffusion * self.temperature * t) * noise
             elif letter == "O":
-                p = self._relax(xi, p, t, next(numbers))
+                p = self._relax(xi, p, t, noise)
             elif letter == "E":
                 p = p + t * (force - self._apply(lambda rate: rate, xi, p))
-                p = p + np.sqrt(2 * self.diffusion * self.temperature * t) * next(numbers)
-        return x, p, xi
+                p = p + np.sqrt(2 * self.diffusion * self.temperature * t) * noise
+        return x, p, xi, weights
 
     def _start(self, d):
         shape = {
@@ -233,7 +248,7 @@ class Thermostatted(NamedTuple):
         return p[:, :, None] * p[:, None, :]
 
     def _rates(self, xi, d):
-        """Friction of every coordinate, for thermostats that act on each by itself."""
+        """Return the friction of every coordinate, for elementwise thermostats."""
         if self.thermostat in ("fixed", "scalar"):
             return np.tile(xi[:, None], (1, d))
         if self.thermostat == "per_tensor":
@@ -242,7 +257,7 @@ class Thermostatted(NamedTuple):
         return xi
 
     def _apply(self, function, xi, v):
-        """Apply a function of the friction to a vector."""
+        """Return a function of the friction times a vector."""
         if self.thermostat != "full_matrix":
             return function(self._rates(xi, v.shape[1])) * v
         rates, axes = np.linalg.eigh(xi)
@@ -261,12 +276,12 @@ class Thermostatted(NamedTuple):
 
 
 def opens_with_kick(letters):
-    """Whether a word kicks before it drifts: its first kick has no gradient yet and is left out."""
+    """Return whether a word kicks before it drifts; its very first kick is then omitted."""
     return "K" in letters and letters.index("K") < letters.index("A")
 
 
 def observables(position, momentum, thermostat):
-    """Positions, momenta and thermostats, each with its square, as columns."""
+    """Return positions, momenta and thermostats, and their squares, as columns."""
     columns = [np.reshape(v, (len(v), -1)) for v in (position, momentum, thermostat)]
     flat = np.concatenate([np.asarray(c, np.float64) for c in columns], axis=1)
     return np.concatenate([flat, flat**2], axis=1)

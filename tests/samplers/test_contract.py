@@ -1,4 +1,7 @@
-"""What every sampler promises, checked over all of them."""
+"""The contract of all samplers, checked for each of them."""
+
+from functools import cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +33,11 @@ FACTORIES = {
     },
     "msgnht-full": lambda g, h, **kw: isotherm.msgnht(g, h, thermostat="full_matrix", **kw),
 }
-THINGS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES.keys())
+ALL_SAMPLERS = pytest.mark.parametrize("name", FACTORIES)
 
 
 def position(dtype=jnp.float32):
-    """A tree with a tuple, a matrix and a scalar; positive, so that sgrld takes it too."""
+    """A tree with a tuple, a matrix and a scalar; positive, as sgrld requires."""
     return {
         "w": jnp.full((2, 3), 0.7, dtype),
         "b": (jnp.full((3,), 1.2, dtype), jnp.ones((), dtype)),
@@ -45,21 +48,33 @@ def pull_to_one(tree, batch):
     return jax.tree.map(lambda x: 1 - x, tree)
 
 
-@THINGS
+class Compiled(NamedTuple):
+    """A sampler with step size 0.1, compiled once for all tests, and the dtypes of its traces."""
+
+    init: Any
+    step: Any
+    traces: list
+
+
+@cache
+def compiled(name):
+    sampler, traces = FACTORIES[name](pull_to_one, 0.1), []
+
+    def step(key, state):
+        traces.append(state.position["w"].dtype)
+        return sampler.step(key, state, None)
+
+    return Compiled(jax.jit(sampler.init), jax.jit(step), traces)
+
+
+@ALL_SAMPLERS
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_tree_shapes_and_dtypes_stay_and_there_is_one_trace(key, factory, dtype):
-    traces = []
-
-    def counted(key, state, batch):
-        traces.append(1)
-        return sampler.step(key, state, batch)
-
-    sampler = factory(pull_to_one, 0.1)
-    state = start = sampler.init(position(dtype), key)
-    step = jax.jit(counted)
+def test_structure_shapes_and_dtypes_are_kept_with_one_trace(key, name, dtype):
+    init, step, traces = compiled(name)
+    state = start = init(position(dtype), key)
     for i in range(3):
-        state, info = step(random.fold(key, i), state, None)
-    assert len(traces) == 1
+        state, info = step(random.fold(key, i), state)
+    assert traces.count(dtype) == 1
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, start)
     assert jax.tree.map(lambda x: x.dtype, state) == jax.tree.map(lambda x: x.dtype, start)
     assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(state.position))
@@ -69,97 +84,108 @@ def test_tree_shapes_and_dtypes_stay_and_there_is_one_trace(key, factory, dtype)
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves(state))
 
 
-@THINGS
-def test_double_precision_stays_double(key, factory):
+@ALL_SAMPLERS
+def test_double_precision_is_kept(key, name):
     with jax.enable_x64(True):
-        sampler = factory(pull_to_one, 0.1)
-        state = sampler.init(position(jnp.float64), key)
-        state, _ = sampler.step(key, state, None)
+        sampler = FACTORIES[name](pull_to_one, 0.1)
+        state = jax.eval_shape(sampler.init, position(jnp.float64), key)
+        state, _ = jax.eval_shape(sampler.step, key, state, None)
         floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
         assert all(leaf.dtype == jnp.float64 for leaf in floats)
 
 
-@THINGS
-def test_same_key_same_draw_and_another_key_another(key, factory):
-    sampler = factory(pull_to_one, 0.1)
-    state = sampler.init(position(), key)
-    step = jax.jit(sampler.step)
-    one, again, other = (step(k, state, None)[0] for k in (key, key, random.fold(key, 1)))
+@ALL_SAMPLERS
+def test_the_same_key_gives_the_same_draw_and_another_key_another(key, name):
+    init, step, _ = compiled(name)
+    state = init(position(), key)
+    one, again, other = (step(k, state)[0] for k in (key, key, random.fold(key, 1)))
     jax.tree.map(np.testing.assert_array_equal, one, again)
-    after = step(key, one, None)[0], step(key, other, None)[0]
+    after = step(key, one)[0], step(key, other)[0]
     assert not np.allclose(after[0].position["w"], after[1].position["w"])
 
 
-@THINGS
-def test_no_key_is_used_twice(key, factory):
-    """JAX's own checker sees `jax.random`; our fused generator is watched number by number."""
-    seen = []
+@ALL_SAMPLERS
+def test_no_key_is_used_twice(key, name):
+    """JAX checks the use of `jax.random`; the keys of our generator are recorded here."""
+    used = []
 
-    def watched(key, like):
-        seen.append(tuple(jax.random.key_data(key).tolist()))
+    def recorded(key, like):
+        used.append(jax.random.key_data(key))
         return random.gaussian(key, like)
 
-    with jax.debug_key_reuse(True):
-        sampler = factory(pull_to_one, 0.1, noise=watched)
+    def three_steps(key):
+        used.clear()
+        sampler = FACTORIES[name](pull_to_one, 0.1, noise=recorded)
         state = sampler.init(position(), key)
         for i in range(3):
             state, _ = sampler.step(random.fold(key, i + 10), state, None)
-    assert len(seen) >= 3
-    assert len(set(seen)) == len(seen)
+        return jnp.stack(used)
+
+    with jax.debug_key_reuse(True):
+        keys = np.asarray(jax.jit(three_steps)(key))
+    assert len(keys) >= 3
+    assert len(np.unique(keys, axis=0)) == len(keys)
 
 
-@THINGS
-def test_step_sizes_can_be_mapped_over(key, factory):
-    def final(h):
-        sampler = factory(pull_to_one, h)
+@ALL_SAMPLERS
+def test_step_sizes_can_be_mapped_over(key, name):
+    def two_steps(h):
+        sampler = FACTORIES[name](pull_to_one, h)
         state = sampler.init(position(), key)
-        for i in range(2):
-            state, _ = sampler.step(random.fold(key, i), state, None)
-        return state.position["w"]
 
-    together = jax.jit(jax.vmap(final))(jnp.array([0.05, 0.1]))
+        def step(state, i):
+            return sampler.step(random.fold(key, i), state, None)[0], None
+
+        return jax.lax.scan(step, state, jnp.arange(2))[0].position["w"]
+
+    together = jax.jit(jax.vmap(two_steps))(jnp.array([0.05, 0.1]))
+    separately = jax.jit(two_steps)
     for i, h in enumerate([0.05, 0.1]):
-        np.testing.assert_allclose(together[i], jax.jit(final)(h), rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(together[i], separately(h), rtol=2e-5, atol=2e-6)
 
 
-@THINGS
-def test_any_optax_schedule_is_a_step_size(key, factory):
-    sampler = factory(pull_to_one, optax.linear_schedule(0.2, 0.1, 2))
-    state = sampler.init(position(), key)
-    sizes, step = [], jax.jit(sampler.step)
-    for _ in range(4):
-        state, info = step(key, state, None)
-        sizes.append(float(info.step_size))
+@ALL_SAMPLERS
+def test_any_optax_schedule_is_a_step_size(key, name):
+    sampler = FACTORIES[name](pull_to_one, optax.linear_schedule(0.2, 0.1, 2))
+
+    def step(state, _):
+        state, info = sampler.step(key, state, None)
+        return state, info.step_size
+
+    _, sizes = jax.jit(lambda s: jax.lax.scan(step, s, length=4))(
+        compiled(name).init(position(), key)
+    )
     np.testing.assert_allclose(sizes, [0.2, 0.15, 0.1, 0.1], rtol=1e-6)
 
 
-@THINGS
+@ALL_SAMPLERS
 @pytest.mark.parametrize("bad", [0.0, -1e-3, float("nan"), float("inf")])
-def test_a_step_size_that_is_not_positive_is_refused(factory, bad):
+def test_a_step_size_that_is_not_positive_is_refused(name, bad):
     with pytest.raises(ValueError, match="`step_size` must be positive, got"):
-        factory(pull_to_one, bad)
+        FACTORIES[name](pull_to_one, bad)
 
 
-@THINGS
-def test_a_gradient_of_another_tree_is_refused_by_leaf(key, factory):
-    sampler = factory(lambda tree, batch: {"w": tree["w"]}, 0.1)
-    with pytest.raises(ValueError, match=r"does not match the position's.*b\.0"):
-        sampler.step(key, sampler.init(position(), key), None)
-    sampler = factory(lambda tree, batch: {**tree, "w": tree["w"][0]}, 0.1)
+@ALL_SAMPLERS
+def test_a_gradient_of_another_structure_or_shape_is_refused(key, name):
+    state = jax.eval_shape(compiled(name).init, position(), key)
+    sampler = FACTORIES[name](lambda tree, batch: {"w": tree["w"]}, 0.1)
+    with pytest.raises(ValueError, match=r"must have the tree structure of the position.*b\.0"):
+        jax.eval_shape(sampler.step, key, state, None)
+    sampler = FACTORIES[name](lambda tree, batch: {**tree, "w": tree["w"][0]}, 0.1)
     with pytest.raises(ValueError, match=r"gradient of leaf 'w' has shape \(3,\)"):
-        sampler.step(key, sampler.init(position(), key), None)
+        jax.eval_shape(sampler.step, key, state, None)
 
 
-@THINGS
-def test_integer_leaves_and_empty_positions_are_refused(key, factory):
-    sampler = factory(pull_to_one, 0.1)
+@ALL_SAMPLERS
+def test_integer_leaves_and_empty_positions_are_refused(key, name):
+    sampler = FACTORIES[name](pull_to_one, 0.1)
     with pytest.raises(ValueError, match="leaf 'n' has dtype int32"):
         sampler.init({"n": jnp.arange(3)}, key)
     with pytest.raises(ValueError, match="nothing to sample"):
         sampler.init({}, key)
 
 
-def test_bad_settings_are_refused_by_name():
+def test_messages_name_the_bad_setting():
     cases = [
         (lambda: isotherm.msgnht(None, 0.1, -1.0), "`diffusion` must not be negative"),
         (lambda: isotherm.msgnht(None, 0.1, temperature=-1.0), "`temperature` must not"),
@@ -182,17 +208,17 @@ def test_sgrld_refuses_a_position_that_is_not_positive():
         isotherm.sgrld(None, 0.1).init(jnp.array([1.0, 0.0]))
 
 
-def test_a_sampler_without_gradient_says_so(key):
+def test_step_without_a_gradient_function_is_refused(key):
     sampler = isotherm.msgnht(None, 0.1)
     with pytest.raises(ValueError, match="without a `grad_fn`"):
         sampler.step(key, sampler.init(jnp.zeros(2), key), None)
 
 
-def test_zero_is_a_legal_thermostat_and_zero_diffusion_makes_no_noise(key):
-    def loud(key, like):
-        raise AssertionError("noise was asked for")
+def test_zero_is_a_legal_thermostat_and_zero_diffusion_draws_no_noise(key):
+    def fail(key, like):
+        raise AssertionError("noise was drawn")
 
-    sampler = isotherm.msgnht(pull_to_one, 0.1, 0.0, initial_thermostat=0.0, noise=loud)
+    sampler = isotherm.msgnht(pull_to_one, 0.1, 0.0, initial_thermostat=0.0, noise=fail)
     state = sampler.init(jnp.zeros(2), key)
     assert state.thermostat.tolist() == [0.0, 0.0]
     sampler.step(key, state, None)
@@ -231,14 +257,16 @@ def test_zero_is_a_legal_thermostat_and_zero_diffusion_makes_no_noise(key):
         ),
     ],
 )
-def test_names_are_points_of_one_family(key, sampler, settings):
-    """The law tests are of `langevin`; a named sampler is a call of it with nothing lost."""
+def test_named_samplers_equal_langevin_with_their_settings(key, sampler, settings):
+    """The law tests are of `langevin`; a named sampler must pass all settings on to it."""
     diffusion = 0.5 if settings.get("initial_thermostat") == 0.7 else 0.7
     family = isotherm.langevin(pull_to_one, 0.1, diffusion, **settings)
-    one, other = (s.init(position(), key) for s in (sampler, family))
-    for i in range(3):
-        one, other = (
-            jax.jit(s.step)(random.fold(key, i), x, None)[0]
-            for s, x in ((sampler, one), (family, other))
-        )
+
+    def three_steps(sampler):
+        def step(state, i):
+            return sampler.step(random.fold(key, i), state, None)[0], None
+
+        return jax.lax.scan(step, sampler.init(position(), key), jnp.arange(3))[0]
+
+    one, other = jax.jit(lambda: (three_steps(sampler), three_steps(family)))()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), one, other)

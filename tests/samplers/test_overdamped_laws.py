@@ -1,6 +1,6 @@
-"""SGLD, pSGLD and SGRLD follow the exact law of their own recursion.
+"""SGLD, pSGLD and SGRLD follow the exact law of their recursion.
 
-Each comparison fails on correct code with probability `laws.FALSE_ALARM` (1e-4) per fresh seed.
+Each comparison fails on correct code with probability `laws.FALSE_ALARM` (1e-4) per seed.
 """
 
 import jax
@@ -13,7 +13,16 @@ from isotherm.coordinates.linear import Dense
 from isotherm.samplers.psgld import psgld
 from isotherm.samplers.sgld import sgld
 from isotherm.samplers.sgrld import sgrld
-from laws import FALSE_ALARM, Gaussian, final_states, gaussian_p_value, moment_p_value, noise_paths
+from laws import (
+    FALSE_ALARM,
+    Gaussian,
+    compiled_chains,
+    final_states,
+    gaussian_p_value,
+    moment_p_value,
+    noise_paths,
+    run_chains,
+)
 
 TARGET = Gaussian(np.array([1.0, -1.0]), np.array([[2.0, 0.6], [0.6, 0.7]]))
 START = np.array([-1.0, 2.0])
@@ -29,21 +38,23 @@ def sgld_law(h, temperature, num_steps, preconditioner):
     return mean, cov
 
 
-@pytest.mark.parametrize("basis", [np.eye(2), np.array([[0.9, -0.5], [0.3, 1.1]])])
-def test_sgld_follows_the_euler_law_in_any_coordinates(key, basis):
-    coordinates = Dense(jnp.asarray(basis, jnp.float32), jnp.zeros(2))
-
-    def build(temperature):
+def test_sgld_follows_the_euler_law_in_any_coordinates(key):
+    def build(setting):
+        temperature, basis = setting
+        coordinates = Dense(basis, jnp.zeros(2))
         return sgld(TARGET.grad, 0.3, temperature=temperature, coordinates=coordinates)
 
     stops = (1, 3, 40)
-    one, half, mutant = final_states(key, build, [1.0, 0.5, 1.1], X0, stops)
-    for i, num_steps in enumerate(stops):
-        for temperature, states in ((1.0, one), (0.5, half)):
-            law = sgld_law(0.3, temperature, num_steps, basis @ basis.T)
-            assert gaussian_p_value(states[i].position, *law) > FALSE_ALARM
-        law = sgld_law(0.3, 1.0, num_steps, basis @ basis.T)
-        assert gaussian_p_value(mutant[i].position, *law) < FALSE_ALARM
+    run = compiled_chains(build, X0, stops)
+    for basis in (np.eye(2), np.array([[0.9, -0.5], [0.3, 1.1]])):
+        settings = [(temperature, jnp.asarray(basis, jnp.float32)) for temperature in (1, 0.5, 1.1)]
+        one, half, mutant = run_chains(key, run, settings)
+        for i, num_steps in enumerate(stops):
+            for temperature, states in ((1.0, one), (0.5, half)):
+                law = sgld_law(0.3, temperature, num_steps, basis @ basis.T)
+                assert gaussian_p_value(states[i].position, *law) > FALSE_ALARM
+            law = sgld_law(0.3, 1.0, num_steps, basis @ basis.T)
+            assert gaussian_p_value(mutant[i].position, *law) < FALSE_ALARM
 
 
 def test_sgld_with_a_schedule_uses_each_step_size_once(key):
@@ -54,11 +65,13 @@ def test_sgld_with_a_schedule_uses_each_step_size_once(key):
         a = np.eye(2) - step_size * TARGET.precision
         mean = TARGET.mean + a @ (mean - TARGET.mean)
         cov = a @ cov @ a.T + 2 * step_size * np.eye(2)
-    (states,) = final_states(key, lambda _: sgld(TARGET.grad, schedule), [0.0], X0, 3)
+
+    def build(delay):
+        return sgld(TARGET.grad, lambda t: schedule(t + delay))
+
+    run = compiled_chains(build, X0, 3, optimized=False)
+    (states,), (late,) = (run_chains(key, run, [delay]) for delay in (0, 1))
     assert gaussian_p_value(states.position, mean, cov) > FALSE_ALARM
-    (late,) = final_states(
-        key, lambda _: sgld(TARGET.grad, lambda t: schedule(t + 1)), [0.0], X0, 3
-    )
     assert gaussian_p_value(late.position, mean, cov) < FALSE_ALARM
 
 
@@ -84,8 +97,8 @@ def psgld_moments(h, temperature, num_steps, freeze_after, decay=0.9, damping=0.
     for t, r in enumerate(np.split(paths.numbers, num_steps, axis=1)):
         g = (TARGET.mean - x) @ TARGET.precision.T
         if t < freeze_after:
-            v, seen = decay * v + (1 - decay) * g**2, t + 1
-        precondition = 1 / (damping + np.sqrt(v / (1 - decay**seen)))
+            v, count = decay * v + (1 - decay) * g**2, t + 1
+        precondition = 1 / (damping + np.sqrt(v / (1 - decay**count)))
         x = x + h * precondition * g + np.sqrt(2 * h * temperature * precondition) * r
     f = squares(x)
     mean = paths.weights @ f
@@ -105,7 +118,8 @@ def test_psgld_follows_its_law(key, freeze_after):
             freeze_after=freeze_after,
         )
 
-    one, half, mutant = final_states(key, build, [1.0, 0.5, 1.1], X0, 4)
+    run = compiled_chains(build, X0, 4, optimized=False)
+    one, half, mutant = run_chains(key, run, [1.0, 0.5, 1.1])
     assert (
         moment_p_value(squares(one.position), *psgld_moments(0.3, 1.0, 4, freeze_after))
         > FALSE_ALARM
@@ -147,7 +161,8 @@ def test_sgrld_follows_its_law(key):
         return sgrld(counts_gradient, 0.2, 0.5, temperature=temperature, noise="three-point")
 
     start = jnp.asarray(PHI, jnp.float32)
-    one, half, mutant = final_states(key, build, [1.0, 0.5, 1.1], start, 3)
+    run = compiled_chains(build, start, 3, optimized=False)
+    one, half, mutant = run_chains(key, run, [1.0, 0.5, 1.1])
     assert moment_p_value(squares(one.position), *sgrld_moments(0.2, 1.0, 3)) > FALSE_ALARM
     assert moment_p_value(squares(half.position), *sgrld_moments(0.2, 0.5, 3)) > FALSE_ALARM
     assert moment_p_value(squares(mutant.position), *sgrld_moments(0.2, 1.0, 3)) < FALSE_ALARM
@@ -156,7 +171,7 @@ def test_sgrld_follows_its_law(key):
 
 
 def test_sgrld_without_data_samples_its_gamma_prior(key):
-    """Small steps for long: mean and variance of a Gamma(3, 1) are both 3."""
+    """Many small steps: mean and variance of a Gamma(3, 1) are both 3."""
 
     def build(h):
         return sgrld(lambda phi, batch: jnp.zeros_like(phi), h, 3.0)
