@@ -44,17 +44,9 @@ size = SHARDS * SHARD_SIZE
 grad_fn = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * w @ w, data_size=size)
 sampler = isotherm.msgnht(grad_fn, step_size=0.01)
 batches = isotherm.sharded_batches(read, 200, SHARDS, mesh)
-settings = {"num_draws": 300, "thin": 10, "burn_in": 1000, "num_chains": CHAINS}
-run = isotherm.sample(
-    jax.random.key(0),
-    sampler,
-    jnp.zeros(3),
-    batches,
-    **settings,
-    mesh=mesh,
-    checkpoint=os.environ.get("CHECKPOINT"),
-    progress=False,
-)
+settings = {"num_draws": 300, "thin": 10, "burn_in": 1000, "num_chains": CHAINS, "mesh": mesh}
+settings |= {"checkpoint": os.environ.get("CHECKPOINT"), "progress": False}
+run = isotherm.sample(jax.random.key(0), sampler, jnp.zeros(3), batches, **settings)
 if jax.process_index() == 0:
     print(f"{jax.device_count()} devices, {jax.process_count()} processes")
     print(run.summary())
