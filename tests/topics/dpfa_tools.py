@@ -1,8 +1,7 @@
-"""What tests of deep Poisson factor analysis share: a tiny model, its exact posterior, interpreted kernels and mutants."""
+"""Shared by tests of deep Poisson factor analysis: a tiny model, its posterior, Python kernels."""
 
 import inspect
 import itertools
-import re
 import types
 
 import numpy as np
@@ -13,7 +12,7 @@ from isotherm.topics.dpfa import kernels, local_gibbs
 from isotherm.topics.dpfa.model import Parameters
 
 FALSE_ALARM = 1e-4
-"""Chance that one statistical test fails on correct code, per fresh seed (Bonferroni over observables)."""
+"""Probability that a test fails on correct code, per new seed (Bonferroni over observables)."""
 
 TINY = Parameters(
     topics=np.array([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.3, 0.4, 0.3]]),
@@ -29,7 +28,7 @@ TINY = Parameters(
 
 
 def flat_prior(parameters, units):
-    """Log p of binary layers, each (states, units)."""
+    """Log prior of binary layers, each (states, units)."""
     total = 0.0
     for layer, (h, c) in enumerate(zip(units, parameters.biases, strict=True)):
         psi = np.broadcast_to(c, h.shape)
@@ -53,7 +52,7 @@ def log_joint(parameters, units, assignments, words):
 
 
 def all_states(parameters, num_tokens):
-    """Every state of a document: layers (states, units), assignments (states, tokens)."""
+    """All states of a document: layers (states, units), assignments (states, tokens)."""
     sizes = [len(c) for c in parameters.biases]
     bits = np.array(list(itertools.product([0, 1], repeat=sum(sizes))))
     z = np.array(list(itertools.product(range(sizes[0]), repeat=num_tokens)))
@@ -63,7 +62,7 @@ def all_states(parameters, num_tokens):
 
 
 def draw_index(left, right, row, shift, u):
-    """What `isotherm.topics.simd_categorical.draw_index` does, in NumPy, with its order of additions."""
+    """NumPy version of `isotherm.topics.simd_categorical.draw_index`, same order of additions."""
     w = (left * (right[row] + shift)).reshape(-1, 16)
     lanes = np.zeros(16, np.float32)
     for block in w:
@@ -73,10 +72,10 @@ def draw_index(left, right, row, shift, u):
     target = np.float32(u) * lanes[-1]
     lane = min(int((lanes <= target).sum()), 15)
     rest = target - (lanes[lane - 1] if lane else np.float32(0))
-    walked, block = np.float32(0), 0
+    running, block = np.float32(0), 0
     for b in range(len(w) - 1):
-        walked = walked + w[b, lane]
-        block += rest >= walked
+        running = running + w[b, lane]
+        block += rest >= running
     return 16 * block + lane
 
 
@@ -99,7 +98,7 @@ def split(odds, s, t, size):
 
 
 def interpreted():
-    """Run the kernels in Python: slow, but written twice."""
+    """Return the kernels as Python code, with NumPy versions of the compiled primitives."""
     text = inspect.getsource(kernels)
     text = text.replace("from numba import njit", "njit = lambda **_: lambda function: function")
     module = types.ModuleType("interpreted")
@@ -110,31 +109,8 @@ def interpreted():
     return module
 
 
-def with_mutants(changes):
-    """Compile the kernels once with all changes in them; `which` says the number of the one that is made.
-
-    A change is a text that occurs once, and what to put there, with `{i}` for its number.
-    """
-    text = inspect.getsource(kernels).replace("cache=True, ", "")
-    for i, (old, new) in enumerate(changes):
-        assert text.count(old) == 1, f"{old!r} is not there once"
-        text = text.replace(old, new.format(i=i))
-    text = text.replace("units, fresh, keeps,", "units, fresh, which, keeps,")
-    text = re.sub(r"state, gamma(?=,?\n|\))", "state, gamma, which", text)
-    module = types.ModuleType("mutants")
-    exec(compile(text, "mutants", "exec"), module.__dict__)
-
-    def one(which):
-        def sweep_documents(*arguments):
-            module.sweep_documents(*arguments[:20], which, *arguments[20:])
-
-        return types.SimpleNamespace(sweep_documents=sweep_documents)
-
-    return one
-
-
 def sweep(module, parameters, corpus, state=None, **settings):
-    """Call `documents.sweep` with other kernels."""
+    """Call `local_gibbs.sweep` with other kernels."""
     with np.errstate(over="ignore"):
         return local_gibbs.sweep(
             local_gibbs.prepare_parameters(parameters),
@@ -146,18 +122,19 @@ def sweep(module, parameters, corpus, state=None, **settings):
 
 
 def as_state(units, assignments, width=16):
-    """Make a state of layers (documents, units) and assignments in the order of tokens."""
+    """Build a state from layers (documents, units) and assignments in the order of tokens."""
     h = np.zeros((len(units[0]), len(units), width), np.uint8)
     for layer, x in enumerate(units):
         h[:, layer, : x.shape[1]] = x
-    return local_gibbs.State(np.asarray(assignments, np.int32), h)
+    return local_gibbs.LocalState(np.asarray(assignments, np.int32), h)
 
 
 def corpus_of(rng, words, starts, num_words, assignments):
-    """Make a corpus of tokens in any order, and put the assignments into its order.
+    """Build a corpus from tokens in any order; return it with the assignments in its order.
 
-    Tokens of the same word come in random order, as they do under the model. Sorted by topic they would not: a sweep goes from first to
-    last, and the law of a document after it would not be the model's (z-scores of 7 with 100 000 chains).
+    Tokens of the same word are put in random order, as under the model. They must not be sorted by
+    topic: a sweep visits tokens in order, so the law of a document after it would not be the
+    model's (z-scores of 7 with 100 000 chains).
     """
     document = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort([rng.random(len(words)), words, document])

@@ -1,4 +1,4 @@
-"""What `test_together.py` runs in processes of its own: `shared_batches.py FOLDER ID PORT`."""
+"""Program that `test_distributed.py` runs in each process: `shared_batches.py FOLDER ID PORT`."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import numpy as np
 
 import isotherm
 from isotherm.topics.corpus import as_corpus
-from isotherm.topics.distributed import own_part
+from isotherm.topics.distributed import local_documents
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
@@ -26,20 +26,20 @@ def lda(shared):
         isotherm.msgnht(None, 0.02, 0.75), 3, 12, data_size=21, sweeps=8, shared=shared
     )
     chain.advance(CORPUS, 6, 7)  # four documents for one process and three for the other
-    return chain.state()
+    return chain.state_dict()
 
 
 def deep(make, shared):
     chain = make(shared)
     for first in range(0, 21, 7):
         batch = CORPUS[first : first + 7]
-        chain.step(own_part(batch) if shared else batch)
+        chain.step(local_documents(batch) if shared else batch)
     assert chain.documents_seen == 21
-    return chain.arrays() | {"on": chain.on_rates, "predicted": chain.predicted}
+    return chain.state_dict() | {"on": chain.on_rates, "predicted": chain.predicted}
 
 
-def everything(shared):
-    """Let every kind of chain take some steps; give their states."""
+def run_all(shared):
+    """Take some steps with every kind of chain; return their states."""
     common = {"data_size": 21, "sweeps": 8, "burn_in": 2, "score_every": 2}
 
     def chain(shared):
@@ -55,20 +55,20 @@ def main(folder, number, port):
     jax.distributed.initialize(
         f"127.0.0.1:{port}", 2, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10
     )
-    for name, found in everything(True).items():
-        np.savez(folder / f"{name}-{number}.npz", **found)
+    for name, state in run_all(True).items():
+        np.savez(folder / f"{name}-{number}.npz", **state)
     try:
-        deep(lambda shared: _Nobody(), True)
+        deep(lambda shared: _WithoutDocuments(), True)
     except ValueError as error:
         print(error, flush=True)
     chain = DPFAChain(MODEL, SCIR(0.1, 0.5), data_size=21, shared=True)
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)  # while the other waits
-    chain.step(own_part(CORPUS))
+    chain.step(local_documents(CORPUS))
 
 
-class _Nobody:
-    """Where one of the processes has no documents."""
+class _WithoutDocuments:
+    """A chain whose second process gets no documents."""
 
     def step(self, batch):
         chain = LDAChain(SCIR(0.1, 0.5), 3, 12, data_size=21, shared=True)

@@ -1,8 +1,8 @@
-"""Filtering: exact for one batch, resumable, and better with more documents."""
+"""LDA filtering: exact for one batch, can be resumed, improves with more documents."""
 
 import numpy as np
 import pytest
-import tiny
+import tiny_corpus as tiny
 from scipy.special import gammaln, softmax
 
 from isotherm.topics.bcdf import BCDFLDA
@@ -29,7 +29,7 @@ def exact_counts(documents, past, beta):
     return np.tensordot(softmax(log_p), n, 1)
 
 
-def test_counts_of_a_batch_are_those_of_enumeration_given_the_past():
+def test_counts_of_a_batch_agree_with_enumeration_given_the_past():
     beta, past = 0.3, np.array([[1.4, 0.2, 0.0], [0.1, 0.5, 2.6]])
     exact = exact_counts([0, 1], past, beta)
     found = []
@@ -44,17 +44,17 @@ def test_counts_of_a_batch_are_those_of_enumeration_given_the_past():
     np.testing.assert_allclose(
         found.sum(1), np.tile(tiny.CORPUS[:2].to_csr().sum(0), (30, 1)), rtol=1e-6
     )
-    forgetful = exact_counts([0, 1], 0 * past, beta)
-    assert np.abs(forgetful - exact).max() > 10 * np.abs(found.mean(0) - exact).max()
+    without_past = exact_counts([0, 1], 0 * past, beta)
+    assert np.abs(without_past - exact).max() > 10 * np.abs(found.mean(0) - exact).max()
 
 
-def test_goes_on_bit_for_bit():
+def test_resumes_bit_for_bit():
     corpus = simulated(80)
     whole, half, rest = (BCDFLDA(3, corpus.num_words, sweeps=10, burn_in=5) for _ in range(3))
     batches = [corpus[i : i + 20] for i in range(0, 80, 20)]
     whole.update_all(batches)
     half.update_all(batches[:2])
-    rest.restore(half.state())
+    rest.load_state_dict(half.state_dict())
     rest.update_all(batches[2:])
     np.testing.assert_array_equal(rest.counts, whole.counts)
     np.testing.assert_array_equal(rest.draw(), whole.draw())
@@ -62,7 +62,7 @@ def test_goes_on_bit_for_bit():
     assert whole.counts.sum() == pytest.approx(corpus.num_tokens)
 
 
-def test_learns_from_a_stream():
+def test_perplexity_decreases_along_a_stream():
     corpus, split = simulated(), completion(simulated(60, seed=1), seed=0)
     filter, scores = BCDFLDA(3, corpus.num_words, sweeps=20, burn_in=10), []
     for i in range(0, 300, 50):
@@ -71,7 +71,7 @@ def test_learns_from_a_stream():
     assert scores[-1] < scores[0] and scores[-1] < 16  # uniform words: 24
 
 
-def test_forgetting_keeps_the_size_and_weighs_late_batches_more():
+def test_decay_keeps_the_total_and_gives_late_batches_more_weight():
     first, second = as_corpus([[9, 0], [9, 0]]), as_corpus([[0, 9]], documents=[2])
     found = {}
     for decay in (1.0, 0.6):
@@ -93,9 +93,9 @@ def test_bad_settings_are_refused():
         BCDFLDA(2, 3, decay=0.5)
     with pytest.raises(ValueError, match="no documents"):
         BCDFLDA(2, 24).update(simulated(3)[:0])
-    with pytest.raises(ValueError, match="There must be topics"):
+    with pytest.raises(ValueError, match="`num_topics` and `num_words` must be at least 1"):
         BCDFLDA(0, 3)
     with pytest.raises(ValueError, match="`batch` has 24 words, the filter 3"):
         BCDFLDA(2, 3).update(simulated(3))
     with pytest.raises(ValueError, match="another vocabulary"):
-        BCDFLDA(2, 3).restore(BCDFLDA(2, 4).state())
+        BCDFLDA(2, 3).load_state_dict(BCDFLDA(2, 4).state_dict())

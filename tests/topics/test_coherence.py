@@ -1,4 +1,4 @@
-"""NPMI by its formula, sparse and in batches; foreign topics in our order."""
+"""NPMI agrees with its formula, also in batches; conversion of topics of other packages."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def by_hand(top, present):
     return values
 
 
-def test_the_formula_whole_and_in_batches():
+def test_npmi_agrees_with_its_formula_also_in_batches():
     rng = np.random.default_rng(0)
     corpus, topics = as_corpus(rng.poisson(0.2, (300, 40))), rng.dirichlet(np.ones(40), 6)
     expected = by_hand(top_words(topics, 5), corpus.to_csr().toarray() > 0)
@@ -33,7 +33,7 @@ def test_the_formula_whole_and_in_batches():
     assert whole.num_documents == 300 and whole.mean == pytest.approx(np.mean(expected))
 
 
-def test_extremes():
+def test_extreme_values():
     corpus = as_corpus([[1, 1, 0, 0, 1], [1, 2, 0, 0, 1], [0, 0, 1, 0, 1], [0, 0, 0, 0, 1]])
     topic = lambda *words: np.eye(5)[list(words)].sum(0)[None]  # noqa: E731
     assert npmi(topic(0, 1), corpus, num_words=2).mean == pytest.approx(1)
@@ -44,7 +44,7 @@ def test_extremes():
     assert npmi(np.full((1, 2), 0.5), everywhere, num_words=2).mean == 0
 
 
-def test_bad_arguments():
+def test_bad_arguments_are_refused():
     corpus = as_corpus([[1, 1]])
     with pytest.raises(ValueError, match="`num_words` must be at least 2"):
         npmi(np.ones((1, 2)), corpus, num_words=1)
@@ -62,16 +62,16 @@ def test_bad_arguments():
         (([1.0, 2.0],), r"must have shape \(topics, words\)"),
         (([[1.0, -1.0]],), "finite and not negative"),
         (([[0.0, 0.0], [1.0, 0.0]],), "Topic 0 of `weights` has no mass"),
-        (([[1.0, 1.0]], ["a", "b"]), "go together"),
+        (([[1.0, 1.0]], ["a", "b"]), "must be given together"),
         (([[1.0, 1.0]], ["a"], ["a"]), "`vocabulary` has 1 words"),
-        (([[1.0, 1.0]], ["a", "a"], ["a"]), "has a word twice"),
+        (([[1.0, 1.0]], ["a", "a"], ["a"]), "contains duplicate words"),
     ],
 )
-def test_bad_foreign_topics(arguments, message):
+def test_bad_topics_of_other_packages_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         as_topics(*arguments)
 
 
-def test_words_that_another_package_lacks_get_the_weight_asked_for():
+def test_words_missing_in_another_package_get_the_given_weight():
     topics = as_topics([[2.0, 6.0]], ["b", "a"], onto=["a", "b", "c"], missing=1.0)
     np.testing.assert_allclose(topics, [[6 / 9, 2 / 9, 1 / 9]])

@@ -1,4 +1,4 @@
-"""A corpus is what it should be or is refused in a sentence; splits depend on documents, not on order."""
+"""Corpora: conversion, error messages, selection, and splits that do not depend on the order."""
 
 import numpy as np
 import pytest
@@ -16,24 +16,24 @@ def random_corpus(documents=200, words=60, seed=0):
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.float32, bool])
-def test_any_sparse_matrix_becomes_one_form(form, dtype):
+def test_all_sparse_formats_are_converted(form, dtype):
     corpus = as_corpus(sparse.coo_matrix(DENSE.astype(dtype)).asformat(form))
     assert (corpus.indptr.dtype, corpus.words.dtype, corpus.counts.dtype) == ("i8", "i4", "i4")
     np.testing.assert_array_equal(corpus.to_csr().toarray(), DENSE.astype(dtype))
     np.testing.assert_array_equal(corpus.lengths, DENSE.astype(dtype).astype(int).sum(1))
 
 
-def test_duplicates_zeros_and_disorder_are_put_right():
+def test_duplicates_zeros_and_unsorted_entries_are_cleaned():
     x = sparse.csr_matrix(
         (np.array([1, 0, 2, 4]), np.array([2, 1, 2, 0]), np.array([0, 4])), (1, 3)
     )
     corpus = as_corpus(x)
     np.testing.assert_array_equal(corpus.words, [0, 2])
     np.testing.assert_array_equal(corpus.counts, [4, 3])
-    assert x.nnz == 4  # what was given is left alone
+    assert x.nnz == 4  # the input is not modified
 
 
-def test_a_vectorizers_output():
+def test_output_of_a_vectorizer():
     vectorizer = CountVectorizer()
     x = vectorizer.fit_transform(["a red red house", "green grass"])
     corpus = as_corpus(x, vectorizer.get_feature_names_out())
@@ -61,7 +61,7 @@ def test_bad_counts(counts, message):
         as_corpus(counts)
 
 
-def test_a_word_outside_the_vocabulary():
+def test_word_outside_the_vocabulary_is_refused():
     x = sparse.csr_array(DENSE)
     x.indices[3] = 9
     message = "document 2 has count 1 for word 9, but the vocabulary has 4"
@@ -72,7 +72,7 @@ def test_a_word_outside_the_vocabulary():
 def test_bad_vocabularies_and_numbers():
     with pytest.raises(ValueError, match="`vocabulary` has 3 words, but the counts have 4"):
         as_corpus(DENSE, "abc")
-    with pytest.raises(ValueError, match="`vocabulary` has 'b' twice"):
+    with pytest.raises(ValueError, match="`vocabulary` contains 'b' twice"):
         as_corpus(DENSE, "abcb")
     with pytest.raises(ValueError, match="`documents` must have shape"):
         as_corpus(DENSE, documents=[1])
@@ -80,7 +80,7 @@ def test_bad_vocabularies_and_numbers():
         as_corpus(DENSE, empty="burn")
 
 
-def test_empty_documents_stay_or_go_or_are_refused():
+def test_empty_documents_are_kept_dropped_or_refused():
     assert len(as_corpus(DENSE)) == 4
     np.testing.assert_array_equal(as_corpus(DENSE, empty="drop").documents, [0, 2, 3])
     with pytest.raises(ValueError, match="Document 1 has no words"):
@@ -116,7 +116,7 @@ def test_train_and_test_are_a_partition_by_seed():
     again, other = (train_test(corpus, test=40, seed=s).test.documents for s in (3, 4))
     np.testing.assert_array_equal(again, test.documents)
     assert not np.array_equal(other, test.documents)
-    with pytest.raises(ValueError, match="`test` must leave documents on both sides"):
+    with pytest.raises(ValueError, match="`test` must leave documents in both parts"):
         train_test(corpus, test=1.0, seed=0)
 
 
@@ -147,8 +147,8 @@ def test_completion_of_short_documents():
         completion(as_corpus([[1]]), observed=1.0, seed=0)
 
 
-def test_completion_is_fair():
-    """Each token is observed equally often: chi-square at a false-alarm rate of 1e-4."""
+def test_completion_observes_all_tokens_equally_often():
+    """Chi-square test at a false-alarm rate of 1e-4."""
     observed = completion(as_corpus(np.ones((20_000, 8), int)), observed=0.5, seed=0).observed
     shares = observed.to_csr().sum(0) / 20_000
     # Four of eight without replacement: variance p(1 - p), correlations -1/7.
@@ -156,7 +156,7 @@ def test_completion_is_fair():
     assert statistic < 29.88  # chi-square with 7 degrees of freedom
 
 
-def test_minibatches_are_independent_and_repeatable():
+def test_minibatches_are_independent_and_reproducible():
     corpus = random_corpus()
     batches = [minibatch(corpus, 10, seed=0, step=step).documents for step in range(2000)]
     assert all(len(set(batch)) == 10 for batch in batches)

@@ -1,4 +1,4 @@
-"""Corpora by name and by file, whole and streamed."""
+"""Corpora from files and by name, in memory and as streams."""
 
 from pathlib import Path
 
@@ -37,14 +37,14 @@ def test_formats_agree(files, name):
     assert read_corpus(str(files / name)).vocabulary is None
 
 
-def test_a_vocabulary_that_does_not_fit(files):
-    with pytest.raises(ValueError, match="line 1: word 2, but the vocabulary has 2 words"):
+def test_vocabulary_of_the_wrong_size_is_refused(files):
+    with pytest.raises(ValueError, match="line 1: word 2 is outside the vocabulary of 2 words"):
         read_corpus(files / "x.ldac", ["red", "green"])
     with pytest.raises(ValueError, match="`vocabulary` has 2 words, but the counts have 3"):
         read_corpus(files / "x.npz", ["red", "green"])
 
 
-def test_a_stream_numbers_its_documents(files):
+def test_stream_numbers_its_documents(files):
     stream = open_stream([files / "x.npz", files / "x.ldac"], files / "words.txt")
     batches = list(stream.batches(2, num_epochs=2))
     assert [b.corpus.documents.tolist() for b in batches] == [[0, 1], [2, 3], [4, 5]] * 2

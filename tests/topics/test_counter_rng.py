@@ -1,4 +1,4 @@
-"""The counter hash of the kernels behaves like independent uniform bits across all that varies."""
+"""The counter hash of the kernels gives independent uniform bits across all its arguments."""
 
 import numpy as np
 import pytest
@@ -44,14 +44,14 @@ def test_bits_look_independent(source):
     assert min(all_p_values(source())) > FALSE_ALARM
 
 
-def test_the_battery_catches_streams_that_only_shift():
+def test_battery_rejects_streams_that_are_shifted_copies():
     starts = np.arange(512, dtype=np.uint64)[:, None] * counter_rng._GOLDEN
     index = np.arange(1, 513, dtype=np.uint64) * counter_rng._GOLDEN
     shifted = (counter_rng.mix(starts + index) >> np.uint64(32)).astype(np.uint32)
     assert min(all_p_values(shifted)) < FALSE_ALARM
 
 
-def test_keys_are_apart():
+def test_keys_are_distinct():
     keys = {
         int(
             counter_rng.streams(counter_rng.purpose_key(seed, purpose), step, np.array([document]))[

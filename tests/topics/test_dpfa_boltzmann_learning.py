@@ -1,4 +1,4 @@
-"""How a deep Boltzmann machine and its topics learn: contrastive divergence, the thermostat, chains that go on."""
+"""Learning of the deep Boltzmann machine: contrastive divergence, topic updates, resuming."""
 
 import itertools
 from functools import partial
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from boltzmann_laws import all_layers, draw_layers
+from boltzmann_law import all_layers, draw_layers
 from dpfa_tools import FALSE_ALARM, TINY
 from scipy import stats
 
@@ -18,28 +18,28 @@ from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.dpfa import boltzmann_kernels, boltzmann_network, local_gibbs
 from isotherm.topics.dpfa.belief_network import Network
 from isotherm.topics.dpfa.boltzmann import DPFABoltzmann
-from isotherm.topics.dpfa.boltzmann_topics import InnerSteps, LogGamma
+from isotherm.topics.dpfa.boltzmann_topics import LogGamma, MultiStepUpdate
 from isotherm.topics.dpfa.model import DPFA, draw_intensities
 from isotherm.topics.dpfa.perplexity import DPFAScore
 from isotherm.topics.dpfa.sgmcmc import WeightsDivergedError
 from isotherm.topics.lda import TopicsDivergedError
 from isotherm.topics.perplexity import perplexity, unigram
 from isotherm.topics.scir import SCIR
-from isotherm.topics.topic_updates import SamplerMove
+from isotherm.topics.topic_updates import SamplerUpdate
 
 SAMPLER = isotherm.msgnht(None, 0.005, 1.0, integrator="euler")
-"""Built once: a sampler of the core is compiled anew for every object."""
+"""Built once: JAX compiles per sampler object."""
 
 
 @partial(jax.jit, static_argnames="steps")
 def _divergences(keys, network, units, steps):
-    return jax.vmap(lambda key, h: boltzmann_network.divergence(key, network, h, steps))(
-        keys, units
-    )
+    return jax.vmap(
+        lambda key, h: boltzmann_network.contrastive_divergence(key, network, h, steps)
+    )(keys, units)
 
 
 def divergence(network, units, steps, groups=100):
-    """Contrastive divergence of many groups of rows: its mean and the standard error of that."""
+    """Return mean and standard error of the contrastive divergence over many groups of rows."""
     units = tuple(h.reshape(groups, -1, h.shape[1]) for h in units)
     keys = jax.random.split(jax.random.key(0), groups)
     found = _divergences(keys, network, units, steps)
@@ -53,15 +53,15 @@ def largest_z(found, exact):
 
 
 LIMIT = 4.6
-"""Of 17 z-scores of groups: one is larger with a probability below 1e-4."""
+"""Limit of 17 z-scores: one is larger with a probability below 1e-4."""
 NETWORK = Network(
     tuple(w.astype(np.float32) for w in TINY.weights),
     tuple(c.astype(np.float32) for c in TINY.biases),
 )
 
 
-def test_divergence_vanishes_where_layers_follow_the_machine():
-    """And only there: with the weights turned round it is 0.1 and more."""
+def test_contrastive_divergence_vanishes_if_layers_have_the_law_of_the_machine():
+    """And only then: with other weights or biases it does not."""
     units = draw_layers(np.random.default_rng(0), TINY, 100_000)
     zeros = [np.zeros_like(x) for x in jax.tree.leaves(NETWORK)]
     assert largest_z(divergence(NETWORK, units, 1), zeros) < LIMIT
@@ -72,7 +72,7 @@ def test_divergence_vanishes_where_layers_follow_the_machine():
         assert largest_z(divergence(mutant, units, 1), zeros) > 2 * LIMIT
 
 
-def test_divergence_tends_to_the_gradient():
+def test_contrastive_divergence_converges_to_the_gradient():
     h, log_p = all_layers(TINY)
     law = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
     data = np.tile([[1, 0, 1, 0, 1, 1, 0]], (100_000, 1))
@@ -90,8 +90,8 @@ def test_divergence_tends_to_the_gradient():
     assert largest_z(divergence(NETWORK, units, 1), exact) > 2 * LIMIT
 
 
-def test_weights_follow_the_optimiser_and_only_they_decay(monkeypatch):
-    """The recursion of momentum 0.5, rate 0.01 and decay 0.005, also for the biases on top."""
+def test_optimizer_steps_and_decay_of_weights_only(monkeypatch):
+    """Compare with the recursion of momentum 0.5, rate 0.01 and decay 0.005."""
     rng = np.random.default_rng(0)
     shapes = jax.tree.map(np.shape, NETWORK, is_leaf=lambda x: isinstance(x, np.ndarray))
     grads = jax.tree.map(
@@ -99,12 +99,12 @@ def test_weights_follow_the_optimiser_and_only_they_decay(monkeypatch):
         shapes,
         is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x),
     )
-    monkeypatch.setattr(boltzmann_network, "divergence", lambda *_: grads)
-    move = boltzmann_network.ContrastiveDivergence(steps=7)  # no other test has compiled it
-    state = move.start(NETWORK)
+    monkeypatch.setattr(boltzmann_network, "contrastive_divergence", lambda *_: grads)
+    update = boltzmann_network.ContrastiveDivergence(steps=7)  # not compiled by another test
+    state = update.init(NETWORK)
     units = tuple(np.zeros((2, 5, len(c)), np.uint8) for c in NETWORK.biases)
     for _ in range(2):
-        state = move.close(0, move.open(0, state), units, 1.0)
+        state = update.finish_step(0, update.begin_step(0, state), units, 1.0)
     for group, decay in (("weights", 0.005), ("biases", 0.0)):
         for x, g, found in zip(
             getattr(NETWORK, group),
@@ -119,8 +119,8 @@ def test_weights_follow_the_optimiser_and_only_they_decay(monkeypatch):
 
 
 def test_topics_have_the_dirichlet_prior_of_the_model():
-    """The gradient is that of the density of θ, with the Jacobian that the MATLAB leaves out."""
-    rng, form = np.random.default_rng(0), LogGamma(0.3)
+    """The gradient is that of the density of θ, with the Jacobian."""
+    rng, parametrization = np.random.default_rng(0), LogGamma(0.3)
     position, counts = rng.normal(size=(6, 2)), rng.integers(0, 9, (6, 2)).astype(float)
 
     def log_density(theta):
@@ -128,23 +128,28 @@ def test_topics_have_the_dirichlet_prior_of_the_model():
         prior = (0.3 - 1) * jnp.log(gamma) - gamma + theta
         return prior.sum() + (counts * jax.nn.log_softmax(theta, axis=0)).sum()
 
-    found = form.gradient(position, form.topics(position), counts)
+    found = parametrization.gradient(position, parametrization.topics(position), counts)
     np.testing.assert_allclose(found, jax.grad(log_density)(position), rtol=1e-4, atol=1e-5)
-    start = np.exp(form.start(jax.random.key(0), (2000, 3)))
+    start = np.exp(parametrization.init(jax.random.key(0), (2000, 3)))
     assert stats.kstest(start.ravel(), "expon").pvalue > FALSE_ALARM
     topics = rng.dirichlet(np.ones(6), 2).T
-    np.testing.assert_allclose(form.topics(form.place(topics)), topics, rtol=1e-5)
+    np.testing.assert_allclose(
+        parametrization.topics(parametrization.from_topics(topics)), topics, rtol=1e-5
+    )
 
 
 def test_inner_steps_are_steps_with_the_same_counts():
-    counts, form = np.random.default_rng(0).integers(0, 9, (5, 3)).astype(np.float32), LogGamma()
-    plain = SamplerMove(SAMPLER, form)
-    one = plain.start(3, (5, 3))
+    counts, parametrization = (
+        np.random.default_rng(0).integers(0, 9, (5, 3)).astype(np.float32),
+        LogGamma(),
+    )
+    plain = SamplerUpdate(SAMPLER, parametrization)
+    one = plain.init(3, (5, 3))
     for _ in range(3):
-        one = plain.close(3, plain.open(3, one), counts, 2.0)
-    move = InnerSteps(SAMPLER, form, 3)
-    three = move.start(3, (5, 3))
-    three = move.close(3, move.open(3, three), counts, 2.0)
+        one = plain.finish_step(3, plain.begin_step(3, one), counts, 2.0)
+    update = MultiStepUpdate(SAMPLER, parametrization, 3)
+    three = update.init(3, (5, 3))
+    three = update.finish_step(3, update.begin_step(3, three), counts, 2.0)
     assert int(three.step_index) == 3
     np.testing.assert_allclose(three.position, one.position, rtol=1e-5, atol=1e-6)
 
@@ -158,7 +163,7 @@ TRUTH = MODEL.draw(np.random.default_rng(4))._replace(
 
 
 def simulated(num_documents, seed):
-    """Six topics, switched on in two groups."""
+    """Simulate documents with six topics that are on in two groups."""
     rng = np.random.default_rng(seed)
     h = draw_layers(rng, TRUTH, num_documents)[0]
     counts = rng.poisson(draw_intensities(rng, TRUTH, np.zeros(h.shape), h, prior=True))
@@ -177,7 +182,7 @@ def chain(seed=0, topics=SAMPLER, **settings):
 
 
 def learn(learner, split, rounds=20):
-    """Go through the documents, and score the later rounds."""
+    """Learn in several passes; return the perplexity of the last passes."""
     score = DPFAScore(split, kernel=boltzmann_kernels.sweep_documents)
     for turn in range(rounds):
         for i in range(0, 1000, 50):
@@ -189,12 +194,12 @@ def learn(learner, split, rounds=20):
 
 @pytest.fixture(scope="module")
 def split():
-    """New documents: the truth scores 42, one topic 88, what chains start with 209 and more."""
+    """New documents; perplexity: truth 42, one topic 88, initial parameters 209 and more."""
     return completion(simulated(200, seed=1)[0], observed=0.8, seed=0)
 
 
-def test_the_thermostat_lowers_the_perplexity_of_new_documents(split):
-    """Four seeds came down to 60 to 72."""
+def test_thermostat_reduces_the_perplexity_of_new_documents(split):
+    """Four seeds reached 60 to 72."""
     learner = chain(inner_steps=10, score_every=10, optimiser=optax.sgd(0.05))
     start = DPFAScore(split, kernel=boltzmann_kernels.sweep_documents)
     start.add(learner.parameters())
@@ -204,7 +209,7 @@ def test_the_thermostat_lowers_the_perplexity_of_new_documents(split):
 
 
 def test_topics_units_and_groups_are_recovered(split):
-    """A chain may merge two topics and stay there: six of eight seeds found all six."""
+    """A chain can merge two topics for good: six of eight seeds found all six."""
     topics = SCIR(lambda t: 0.5 / (1 + t / 100), MODEL.eta)
     learner = chain(topics=topics, optimiser=optax.sgd(0.05))
     assert learn(learner, split) < 44
@@ -213,13 +218,13 @@ def test_topics_units_and_groups_are_recovered(split):
     order = both.argmax(1)
     assert sorted(order) == list(range(6)) and both.max(1).min() > 0.95
     assert np.abs(np.log(found.rates / 2)).max() < 0.5
-    swept = local_gibbs.sweep(
+    result = local_gibbs.sweep(
         local_gibbs.prepare_parameters(found),
         CORPUS,
         seed=0,
         kernel=boltzmann_kernels.sweep_documents,
     )
-    on = swept.units[0].mean(0)[:, order]
+    on = result.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), UNITS.ravel())[0, 1] > 0.9
     layers, log_p = all_layers(found)
     law, h = np.exp(log_p - log_p.max()), layers[0][:, order]
@@ -233,8 +238,8 @@ def equal(a, b):
     return all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+def test_chain_resumes_bit_for_bit_with_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     whole, half, other = (chain(seed, score_every=2) for seed in (0, 0, 1))
     rest = chain(threads=3, score_every=2)
     batches = [CORPUS[i : i + 50] for i in range(0, 200, 50)]
@@ -243,17 +248,19 @@ def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
         other.step(batch)
     for batch in batches[:2]:
         half.step(batch)
-    rest.restore(half.arrays())
+    rest.load_state_dict(half.state_dict())
     for batch in batches[2:]:
         rest.step(batch)
-    assert equal(whole.arrays(), rest.arrays()) and not equal(whole.arrays(), other.arrays())
+    assert equal(whole.state_dict(), rest.state_dict()) and not equal(
+        whole.state_dict(), other.state_dict()
+    )
     assert rest.documents_seen == 200 and rest.num_batches == 4
     assert whole.prequential_perplexity() == rest.prequential_perplexity()
     moved = zip(chain().parameters().biases, whole.parameters().biases, strict=True)
     assert all((a != b).all() for a, b in moved)
 
 
-def test_a_score_goes_on_bit_for_bit():
+def test_score_resumes_bit_for_bit():
     split, parameters = completion(CORPUS[:30], observed=0.8, seed=0), chain().parameters()
     whole, half, rest = (
         DPFAScore(split, kernel=boltzmann_kernels.sweep_documents) for _ in range(3)
@@ -261,13 +268,13 @@ def test_a_score_goes_on_bit_for_bit():
     for score, times in ((whole, 3), (half, 1)):
         for _ in range(times):
             score.add(parameters)
-    rest.restore(half.state())
+    rest.load_state_dict(half.state_dict())
     for _ in range(2):
         rest.add(parameters)
     assert rest.result() == whole.result() and whole.result().num_draws == 3
 
 
-def test_bad_input():
+def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="`divergence_steps` must be at least 1"):
         chain(divergence_steps=0)
     with pytest.raises(ValueError, match="`inner_steps` must be at least 1"):
@@ -284,7 +291,7 @@ def test_bad_input():
         chain().step(CORPUS[:0])
 
 
-def test_divergence_of_topics_and_weights_is_told():
+def test_divergence_of_topics_and_weights_raises():
     learner = chain()
     state = learner.topics_state
     learner.topics_state = state._replace(position=state.position * np.nan)

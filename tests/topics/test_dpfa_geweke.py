@@ -1,18 +1,23 @@
-"""Geweke's joint-distribution test of whole chains: everything moves, then all words are drawn again.
+"""Geweke's joint-distribution test of whole DPFA chains: all updates, then new words.
 
-*Batch Gibbs* is exact: a chain starts with a draw of everything, is swept, and its law must be the model's. Two-sample z-tests against fresh
-draws. *Stochastic gradients* have an error in the step: as in `test_geweke_chain.py`, functions of parameters and words have the same mean
-before the steps as after them, by t-tests over independent chains. Bonferroni over the observables, level `FALSE_ALARM`.
-Few chains, so little power, which is with the conditionals (`test_dpfa_kernel.py`, `test_dpfa_globals.py`): these tests are for gross errors of wiring. Their two mutants
-were rejected with 2 of 2 and 3 of 3 seeds; documents that count thrice or a tenth were *not* told from correct code.
+*Gibbs sampling* is exact: a chain starts with a draw of all variables, is swept, and its law must
+be that of the model; two-sample z-tests against new draws. *Stochastic gradients* have a
+discretization error: as in `test_geweke_sgmcmc.py`, functions of parameters and words have the same
+mean before and after the steps, by t-tests over independent chains. Bonferroni over the
+observables, level `FALSE_ALARM`.
+
+There are few chains, so the power is low; the powerful tests are those of the conditionals
+(`test_dpfa_kernel.py`, `test_dpfa_conditionals.py`), and these tests detect gross errors in their
+combination. The two mutants were rejected with 2 of 2 and 3 of 3 seeds; documents with weight 3 or
+0.1 were *not* distinguished from correct code.
 """
 
 from dataclasses import replace
 
 import jax
 import numpy as np
-from chains import choices, two_sample_p_value
 from dpfa_tools import FALSE_ALARM, as_state, corpus_of
+from gibbs_laws import choices, two_sample_p_value
 from scipy import stats
 
 import isotherm
@@ -27,14 +32,14 @@ MODEL = DPFA(4, layers=(3, 2), eta=1.0, p=None, c0=2.0, e0=6.0, f0=4.0, a0=3.0, 
 
 
 def observables(parameters, corpus):
-    """Functions of the parameters, of the words and of both."""
+    """Functions of the parameters, of the words, and of both."""
     topics, w, r = parameters.topics, parameters.weights[0], np.minimum(parameters.rates, 4)
     n = corpus.to_csr().toarray()
     x = np.minimum(n.sum(0), 20)
     c = np.concatenate(parameters.biases)
     fit, c1 = topics @ x, parameters.biases[0]
     log_mean = np.log((topics * r[:, None]).sum(0) / r.sum())
-    found = [
+    values = [
         (topics**2).sum(1).mean(),
         w.mean(),
         (w**2).mean(),
@@ -58,11 +63,11 @@ def observables(parameters, corpus):
         (parameters.p * fit).mean(),
         (topics**2 @ x).mean(),
     ]
-    return np.array(found)
+    return np.array(values)
 
 
 def drawn(rng, parameters, documents):
-    """Draw documents, and the state of their local variables."""
+    """Draw documents and the state of their local variables."""
     h = draw_units(rng, parameters, documents)
     theta = draw_intensities(rng, parameters, np.zeros(h[0].shape), h[0], prior=True)
     n = rng.poisson(theta)
@@ -89,11 +94,11 @@ def gibbs_p_value(*, seed=0, chains=400, rounds=3, documents=15):
     return two_sample_p_value(np.array(found), np.array(fresh))
 
 
-def test_batch_gibbs_keeps_the_joint_law():
+def test_gibbs_sampling_leaves_the_joint_law_invariant():
     assert gibbs_p_value() > FALSE_ALARM
 
 
-def test_batch_gibbs_that_takes_on_for_off_does_not(monkeypatch):
+def test_gibbs_sampling_with_on_and_off_exchanged_is_rejected(monkeypatch):
     draw = conjugate.draw_network
 
     def mutant(rng, moments):
@@ -108,7 +113,7 @@ SIZE = 20
 
 
 def started(rng, parameters, corpus, seed, **settings):
-    """Put a chain at parameters, with momenta, thermostats and masses as the law of the dynamics has them."""
+    """Build a chain at given parameters, with momenta, thermostats and masses in equilibrium."""
     chain = DPFAChain(
         MODEL,
         TOPICS,
@@ -147,14 +152,14 @@ def chain_p_value(*, seed=0, chains=30, steps=30, batch=SIZE, **settings):
     return min(1.0, found.shape[1] * stats.ttest_1samp(found, 0).pvalue.min())
 
 
-def test_a_chain_keeps_the_joint_law_with_batches_of_half_the_documents():
+def test_chain_leaves_the_joint_law_invariant_with_batches_of_half_the_documents():
     assert chain_p_value(batch=SIZE // 2) > FALSE_ALARM
 
 
-def test_a_chain_that_scales_documents_wrongly_does_not():
+def test_chain_with_a_wrong_scale_is_rejected():
     assert chain_p_value(data_size=100 * SIZE) < FALSE_ALARM
 
 
-def test_the_model_is_sampled_where_it_says():
+def test_rates_are_sampled_unless_they_are_fixed():
     assert MODEL.r is None and MODEL.gamma0 is None and MODEL.p is None
     assert replace(MODEL, r=1.0).draw(np.random.default_rng(0)).rates.tolist() == [1.0] * 3

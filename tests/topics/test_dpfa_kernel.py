@@ -1,12 +1,11 @@
-"""Sweeps over documents: the exact posterior, the joint law, and mutants that miss it.
+"""Sweeps over documents have the exact posterior and joint law; mutants do not.
 
-Correct code had a p-value below 0.05 with 1 of 24 seeds. Power: each mutant was rejected with 5 of 5 seeds; the largest p-value was 2e-5, of the token
-that sees itself, and 2e-13 of any other.
+Correct code had a p-value below 0.05 with 1 of 24 seeds. Power: each mutant was rejected with 5 of
+5 seeds; the largest p-value was 2e-5 for the token that counts itself, and 2e-13 for the others.
 """
 
 import numpy as np
 import pytest
-from chains import choices, two_sample_p_value
 from dpfa_tools import (
     FALSE_ALARM,
     TINY,
@@ -16,8 +15,9 @@ from dpfa_tools import (
     interpreted,
     log_joint,
     sweep,
-    with_mutants,
 )
+from gibbs_laws import choices, two_sample_p_value
+from mutants import with_mutants
 from scipy import stats
 
 from isotherm.topics import expected_counts
@@ -27,51 +27,56 @@ from isotherm.topics.dpfa.model import DPFA, Parameters, draw_intensities, draw_
 
 MUTANTS = {
     "none": ("top, width = len(rates)", "top, width = len(rates)"),
-    "a topic without tokens costs nothing to be on": (
-        "idle[k] = odds[0, k] * zero[k] / (1.0 + odds[0, k] * zero[k])",
-        "cost = 1.0 if which == {i} else zero[k]; idle[k] = odds[0, k] * cost / (1.0 + odds[0, k] * cost)",
+    "no penalty for units that are on without tokens": (
+        "on_if_unused[k] = odds[0, k] * prob_no_tokens[k] / (1.0 + odds[0, k] * prob_no_tokens[k])",
+        "q = odds[0, k] * (1.0 if which == {i} else prob_no_tokens[k]); "
+        "on_if_unused[k] = q / (1.0 + q)",
     ),
-    "a token sees itself": ("n[k] -= _ONE", "n[k] -= np.float32(which != {i})"),
-    "a topic without tokens counts as on": (
-        "rates[k] * idle[k]",
-        "rates[k] * (1.0 if which == {i} else idle[k])",
+    "a token counts itself": ("n[k] -= _ONE", "n[k] -= np.float32(which != {i})"),
+    "units without tokens count as on": (
+        "rates[k] * on_if_unused[k]",
+        "rates[k] * (1.0 if which == {i} else on_if_unused[k])",
     ),
-    "topics have no size of their own": (
-        "tallies = len(tally) > 0",
-        "tallies = len(tally) > 0; p = p ** np.float32(which != {i})",
+    "p is missing in the weights of topics": (
+        "count_words = len(word_topics) > 0",
+        "count_words = len(word_topics) > 0; p = p ** np.float32(which != {i})",
     ),
-    "layer 1 forgets its tokens": ("n[k] > 0 or chance", "(which != {i} and n[k] > 0) or chance"),
-    "a unit forgets its children that are on": (
+    "layer 1 ignores its tokens": (
+        "n[k] > 0 or uniform53",
+        "(which != {i} and n[k] > 0) or uniform53",
+    ),
+    "a unit ignores its children that are on": (
         "* evidence[k]",
         "* (1.0 if which == {i} else evidence[k])",
     ),
-    "a unit that is on is weighed as if off": (
-        "chances *= mixture_product(t, s, down[below], k, width)",
-        "chances *= 1.0 / mixture_product(t, s, up[below], k, width) if which == {i} else "
+    "a unit that is on is weighted as if off": (
+        "odds_on *= mixture_product(t, s, down[below], k, width)",
+        "odds_on *= 1.0 / mixture_product(t, s, up[below], k, width) if which == {i} else "
         "mixture_product(t, s, down[below], k, width)",
     ),
-    "a unit forgets its own prior": (
-        "chances = odds[layer, k]",
-        "chances = (1.0 if which == {i} else odds[layer, k])",
+    "a unit ignores its own prior": (
+        "odds_on = odds[layer, k]",
+        "odds_on = (1.0 if which == {i} else odds[layer, k])",
     ),
-    "children do not hear of a flip": (
+    "the odds of children are not updated after a flip": (
         "multiply(odds[below], up[below] if on else down[below], k, width)",
         "multiply(odds[below], up[below] if on else down[below], k, 0 if which == {i} else width)",
     ),
     "one uniform for a whole layer": (
-        "state += gamma\n        chances",
-        "state += gamma * np.uint64(which != {i})\n        chances",
+        "state += gamma\n        odds_on",
+        "state += gamma * np.uint64(which != {i})\n        odds_on",
     ),
 }
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    return with_mutants(MUTANTS.values())
+    functions = ("sweep_tokens", "draw_first_layer", "flip_units", "sweep_documents")
+    return with_mutants(kernels, MUTANTS.values(), functions)
 
 
 def prior(rng, size):
-    """Draw everything but the parameters; tokens as flat lists."""
+    """Draw all local variables from the prior; tokens as flat arrays."""
     h = draw_units(rng, TINY, size)
     theta = draw_intensities(rng, TINY, np.zeros(h[0].shape), h[0], prior=True)
     n = rng.poisson(theta)
@@ -95,27 +100,27 @@ def observables(h, z, w, starts):
 
 
 def p_value(module, *, seed=0, chains=20_000, rounds=2):
-    """Geweke's test: sweep, redraw the words given the topics of the tokens, compare with the prior."""
+    """P-value of Geweke's test: sweep, redraw words given topics, compare with the prior."""
     rng = np.random.default_rng(seed)
     h, z, w, starts = prior(rng, chains)
     for r in range(rounds):
         corpus, z, w = corpus_of(rng, w, starts, 3, z)
         state = as_state(h, z)
-        found = sweep(module, TINY, corpus, state, sweeps=1, burn_in=0, seed=seed, step=r)
-        h, z = [x[0] for x in found.units], found.state.assignments
+        result = sweep(module, TINY, corpus, state, sweeps=1, burn_in=0, seed=seed, step=r)
+        h, z = [x[0] for x in result.units], result.state.assignments
         w = choices(rng, TINY.topics[z])
     keep = np.ptp(a := observables(h, z, w, starts), axis=0) > 0
     return two_sample_p_value(a[:, keep], observables(*prior(rng, 100_000))[:, keep])
 
 
-def test_sweeps_keep_the_joint_law():
+def test_sweeps_leave_the_joint_law_invariant():
     assert p_value(kernels) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("which", range(len(MUTANTS)), ids=MUTANTS)
-def test_a_mutant_does_not(compiled, which):
-    found = p_value(compiled(which))
-    assert found < FALSE_ALARM if which else found > FALSE_ALARM
+def test_mutant_is_rejected(compiled, which):
+    p = p_value(compiled(which))
+    assert p < FALSE_ALARM if which else p > FALSE_ALARM
 
 
 def test_interpreted_and_compiled_kernels_agree_bit_for_bit():
@@ -136,7 +141,7 @@ def test_interpreted_and_compiled_kernels_agree_bit_for_bit():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_fresh_documents_reach_the_exact_posterior(depth):
+def test_new_documents_converge_to_the_exact_posterior(depth):
     parameters = Parameters(TINY.topics, TINY.weights[: depth - 1], TINY.biases[:depth], *TINY[3:])
     words, copies = np.array([0, 2]), 30_000
     h, z = all_states(parameters, len(words))
@@ -169,8 +174,8 @@ def _posterior_mean(parameters, h, z):
     return parameters.p * (n + parameters.rates * h[0])
 
 
-def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+def test_results_do_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     rng = np.random.default_rng(0)
     model = DPFA(30, layers=(20, 6, 4), r=1.0)
     parameters = model.draw(rng)
@@ -188,13 +193,13 @@ def test_threads_change_nothing(monkeypatch):
     )
 
 
-def test_sweeps_go_on_from_a_state_and_leave_it_alone():
+def test_sweeps_continue_from_a_state_without_modifying_it():
     rng = np.random.default_rng(0)
     model = DPFA(9, layers=(4, 3), r=2.0)
     parameters = model.draw(rng)
     corpus = model.draw_documents(rng, parameters, 6).corpus
     prepared = local_gibbs.prepare_parameters(parameters)
-    first = local_gibbs.sweep(prepared, corpus, seed=0, tally=False)
+    first = local_gibbs.sweep(prepared, corpus, seed=0, count_words=False)
     assert first.word_counts.shape == (0, 4)
     before = first.state.assignments.copy()
     second = local_gibbs.sweep(prepared, corpus, seed=0, step=1, state=first.state)
@@ -206,7 +211,7 @@ def test_sweeps_go_on_from_a_state_and_leave_it_alone():
 
 def test_bad_input():
     prepared = local_gibbs.prepare_parameters(TINY)
-    with pytest.raises(ValueError, match="`batch` has 2 words, topics 3"):
+    with pytest.raises(ValueError, match="`batch` has 2 words, but the topics have 3"):
         local_gibbs.sweep(prepared, as_corpus([[1, 0]]), seed=0)
     with pytest.raises(ValueError, match="`thin` must be at least 1"):
         local_gibbs.sweep(prepared, as_corpus([[1, 0, 0]]), seed=0, thin=0)

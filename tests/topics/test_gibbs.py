@@ -1,4 +1,4 @@
-"""Collapsed Gibbs recovers topics, resumes bit for bit, and counts what it says."""
+"""Collapsed Gibbs sampling recovers topics, resumes bit for bit, and has correct estimates."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def simulated(seed=0, documents=200, length=60):
     return topics, as_corpus(rng.multinomial(length, theta @ topics))
 
 
-def test_recovers_topics_that_can_be_told_apart():
+def test_recovers_distinct_topics():
     topics, corpus = simulated()
     chain = GibbsLDA(corpus, 5, alpha=0.2, seed=1)
     found = np.mean(list(chain.draws(10, thin=2, burn_in=100)), axis=0)
@@ -31,18 +31,18 @@ def test_resumes_bit_for_bit_and_depends_on_the_seed():
     whole.sweep(12)
     half.sweep(5)
     rest = GibbsLDA(corpus, 4, seed=0)
-    rest.restore(half.state())
+    rest.load_state_dict(half.state_dict())
     rest.sweep(7)
     np.testing.assert_array_equal(rest.assignments, whole.assignments)
     np.testing.assert_array_equal(rest.topics(), whole.topics())
     assert rest.num_sweeps == 12
     other.sweep(12)
     assert not np.array_equal(other.assignments, whole.assignments)
-    with pytest.raises(ValueError, match="another corpus or another number of topics"):
-        GibbsLDA(corpus, 2).restore(half.state())
+    with pytest.raises(ValueError, match="another corpus or number of topics"):
+        GibbsLDA(corpus, 2).load_state_dict(half.state_dict())
 
 
-def test_estimates_and_joint_follow_from_the_assignments():
+def test_estimates_and_log_joint_agree_with_the_assignments():
     _, corpus = simulated(documents=20)
     chain = GibbsLDA(corpus, 3, alpha=[0.1, 0.2, 0.3], beta=0.5)
     chain.sweep(3)
@@ -64,7 +64,7 @@ def test_estimates_and_joint_follow_from_the_assignments():
     np.testing.assert_allclose(chain.log_joint(), joint, rtol=1e-6)
 
 
-def test_before_the_first_sweep_there_is_the_prior():
+def test_estimates_before_the_first_sweep_are_those_of_the_prior():
     chain = GibbsLDA(as_corpus([[1, 2], [0, 0]]), 2)
     np.testing.assert_allclose(chain.topics(), 0.5)
     np.testing.assert_allclose(chain.proportions(), 0.5)
@@ -84,6 +84,6 @@ def test_bad_settings(settings, message):
         GibbsLDA(as_corpus([[1, 2]]), **settings)
 
 
-def test_nothing_to_learn_from():
+def test_corpus_without_tokens_is_refused():
     with pytest.raises(ValueError, match="has no tokens"):
         GibbsLDA(as_corpus([[0, 0]]), 2)

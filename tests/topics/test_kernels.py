@@ -1,7 +1,7 @@
-"""Kernels draw from the exact law of their own sweeps, with any number of threads.
+"""Kernels have the exact law of their sweeps, with any number of threads.
 
-The law of all assignments after any number of sweeps is enumerated, so no tolerance is spent on
-burn-in. Power, counted over 20 seeds at these sizes: each mutant is rejected in 20 of 20.
+The law of all assignments after a given number of sweeps is enumerated, so no burn-in is needed.
+Power, measured over 20 seeds at these sizes: each mutant is rejected with 20 of 20.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from chains import (
+from gibbs_laws import (
     COLLAPSED_MUTANTS,
     FALSE_ALARM,
     MUTANTS,
@@ -59,27 +59,27 @@ def collapsed_p_value(module, sweeps, seed=0, replicates=20_000):
 
 
 @pytest.mark.parametrize("sweeps", [0, 1, 4])
-def test_semi_collapsed_sweeps_follow_their_exact_law(sweeps):
+def test_semi_collapsed_sweeps_have_their_exact_law(sweeps):
     assert semi_p_value(kernels, sweeps) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("change", MUTANTS.values(), ids=MUTANTS)
-def test_a_semi_collapsed_mutant_is_caught(change):
-    assert semi_p_value(mutant(change), 4) < FALSE_ALARM
+@pytest.mark.parametrize("name", MUTANTS)
+def test_semi_collapsed_mutant_is_rejected(name):
+    assert semi_p_value(mutant(name), 4) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("sweeps", [0, 3])
-def test_collapsed_sweeps_follow_their_exact_law(sweeps):
+def test_collapsed_sweeps_have_their_exact_law(sweeps):
     assert collapsed_p_value(kernels, sweeps) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("change", COLLAPSED_MUTANTS.values(), ids=COLLAPSED_MUTANTS)
-def test_a_collapsed_mutant_is_caught(change):
-    assert collapsed_p_value(mutant(change), 3) < FALSE_ALARM
+@pytest.mark.parametrize("name", COLLAPSED_MUTANTS)
+def test_collapsed_mutant_is_rejected(name):
+    assert collapsed_p_value(mutant(name), 3) < FALSE_ALARM
 
 
 def test_counts_are_averages_over_kept_sweeps():
-    _, doc_topics, tally = sweep(
+    _, doc_topics, word_topics = sweep(
         kernels, np.tile(WORDS, (60_000, 1)), TOPICS, ALPHA, sweeps=5, burn_in=3
     )
     laws = [exact_law(3, 3, semi_collapsed, s) for s in (4, 5)]
@@ -89,9 +89,9 @@ def test_counts_are_averages_over_kept_sweeps():
             np.add.at(n, list(z), p)
             np.add.at(both, (WORDS, list(z)), p)
     error = doc_topics.std(0)[:3] / np.sqrt(len(doc_topics))
-    assert np.abs((doc_topics.mean(0)[:3] - n) / error).max() < 4.5  # 2e-5 for three of them
-    np.testing.assert_allclose(tally[:, :3] / 60_000, both, atol=5 * error.max())
-    np.testing.assert_array_equal(tally.sum(0, np.float64), doc_topics.sum(0, np.float64))
+    assert np.abs((doc_topics.mean(0)[:3] - n) / error).max() < 4.5  # 2e-5 for all three
+    np.testing.assert_allclose(word_topics[:, :3] / 60_000, both, atol=5 * error.max())
+    np.testing.assert_array_equal(word_topics.sum(0, np.float64), doc_topics.sum(0, np.float64))
 
 
 def test_fold_in_is_the_posterior_mean():
@@ -112,14 +112,14 @@ def random_corpus(seed=0, documents=300, words=50):
 
 
 @pytest.mark.parametrize("num_topics", [1, 3, 16, 30])
-def test_threads_and_batches_change_nothing(num_topics, monkeypatch):
+def test_results_do_not_depend_on_threads_or_batches(num_topics, monkeypatch):
     corpus = random_corpus()
     rng = np.random.default_rng(1)
     topics = layout.word_major(rng.dirichlet(np.ones(50), num_topics))
     alpha = np.full(num_topics, 0.2, np.float32)
     settings = {"sweeps": 6, "burn_in": 2, "seed": 5, "step": 3}
     one = expected_counts.gibbs_counts(topics, corpus, alpha, **settings)
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     for threads in (2, 5):
         many = expected_counts.gibbs_counts(topics, corpus, alpha, **settings, threads=threads)
         for a, b in zip(one, many, strict=True):
@@ -129,7 +129,7 @@ def test_threads_and_batches_change_nothing(num_topics, monkeypatch):
     np.testing.assert_array_equal(part.doc_topics, one.doc_topics[rows])
 
 
-def test_batch_counts_are_sparse_and_add_up():
+def test_batch_counts_are_sparse_and_sum_to_the_tokens():
     corpus = random_corpus(documents=3)
     topics = layout.word_major(np.full((4, 50), 0.02))
     words, counts, doc_topics, z = expected_counts.gibbs_counts(
@@ -149,12 +149,12 @@ def test_padding_and_impossible_topics_are_never_drawn():
     np.testing.assert_array_equal(z, np.tile([0, 1, 2, 3, 4, 4], (5000, 1)))
 
 
-def test_a_word_that_no_topic_has_does_no_harm():
+def test_word_without_probability_in_any_topic_is_assigned_to_topic_0():
     z, _, _ = sweep(kernels, np.array([[0, 1]]), np.array([[1.0, 0.0]]), np.ones(1), sweeps=2)
     np.testing.assert_array_equal(z, [[0, 0]])
 
 
-def test_fixed_point_is_one():
+def test_fixed_point_satisfies_its_equation():
     corpus, topics = random_corpus(documents=20), np.random.default_rng(2).dirichlet(np.ones(50), 7)
     alpha = np.full(7, 0.3, np.float32)
     theta = expected_counts.fold_in_fixed_point(
@@ -166,7 +166,7 @@ def test_fixed_point_is_one():
         np.testing.assert_allclose(alpha + share @ x, row, atol=2e-3)
 
 
-def test_an_empty_document_has_the_mean_of_the_prior():
+def test_empty_document_gets_the_mean_of_the_prior():
     corpus, topics = as_corpus(np.zeros((2, 3), int)), layout.word_major(TOPICS)
     for theta in (
         expected_counts.fold_in(topics, corpus, ALPHA, sweeps=2, burn_in=1, seed=0).theta,
@@ -206,8 +206,8 @@ print(chain.assignments.tolist(), counts.assignments.tolist(), counts.counts.tol
 """
 
 
-def test_a_processor_with_narrow_vectors_draws_the_same(tmp_path):
-    """Compiled once as for this machine and once for the plainest of its kind."""
+def test_results_do_not_depend_on_the_vector_width_of_the_processor(tmp_path):
+    """Compile for this machine and for a generic processor."""
 
     def run(**settings):
         command = [sys.executable, "-c", PROGRAM]
@@ -217,5 +217,5 @@ def test_a_processor_with_narrow_vectors_draws_the_same(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert run() == run(**plain, NUMBA_CACHE_DIR=str(tmp_path))
+    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert run() == run(**generic, NUMBA_CACHE_DIR=str(tmp_path))

@@ -1,9 +1,11 @@
-"""Every sampler drives LDA: the gradient is right, the posterior is right, chains are reproducible."""
+"""LDA with every sampler: gradient and posterior are correct, chains are reproducible."""
+
+from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+import tiny_corpus as tiny
 from scipy import stats
 
 import isotherm
@@ -13,9 +15,9 @@ from isotherm.topics.expected_counts import gibbs_counts
 from isotherm.topics.layout import word_major
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR, transition
-from isotherm.topics.topic_updates import ExpandedMean, Natural
+from isotherm.topics.topic_updates import ExpandedMean, ExpandedNatural
 
-SAMPLERS = {
+BUILDERS = {
     "sgld": lambda h: isotherm.sgld(None, h),
     "psgld": lambda h: isotherm.psgld(None, h),
     "sghmc S": lambda h: isotherm.sghmc(None, h),
@@ -27,6 +29,12 @@ SAMPLERS = {
     "sgrld": lambda h: isotherm.sgrld(None, h, prior=0.5),
     "scir": lambda h: SCIR(h, prior=0.5),
 }
+
+
+@lru_cache
+def build(name, step_size):
+    """Build a sampler once per setting: JAX compiles per sampler object."""
+    return BUILDERS[name](step_size)
 
 
 def simulated(documents=60, seed=0):
@@ -41,15 +49,15 @@ def make(sampler, corpus, **settings):
     return LDAChain(sampler, 3, corpus.num_words, data_size=len(corpus), **settings)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_learns_topics_and_goes_on_bit_for_bit(name):
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_sampler_learns_topics_and_resumes_bit_for_bit(name):
     corpus = simulated()
-    sampler = SAMPLERS[name](2e-3 if name == "sgld" else 0.02)
+    sampler = build(name, 2e-3 if name == "sgld" else 0.02)
     whole, half, rest = (make(sampler, corpus, seed=1) for _ in range(3))
     before = whole.topics()
     whole.advance(corpus, 300, batch_size=10)
     half.advance(corpus, 100, batch_size=10)
-    rest.restore(half.state())
+    rest.load_state_dict(half.state_dict())
     rest.advance(corpus, 200, batch_size=10)
     np.testing.assert_array_equal(rest.topics(), whole.topics())
     assert rest.num_steps == whole.num_steps == 300
@@ -62,44 +70,46 @@ def test_every_sampler_learns_topics_and_goes_on_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", ["msgnht S", "scir"])
-def test_threads_change_nothing_and_the_seed_does(name, monkeypatch):
-    monkeypatch.setattr("isotherm.topics.expected_counts.WORTH_A_THREAD", 0.0)
-    corpus, sampler = simulated(), SAMPLERS[name](0.02)
-    found = []
+def test_results_depend_on_the_seed_and_not_on_threads(name, monkeypatch):
+    monkeypatch.setattr("isotherm.topics.expected_counts.MIN_THREADED_SECONDS", 0.0)
+    corpus, sampler = simulated(), build(name, 0.02)
+    results = []
     for threads, seed in ((1, 0), (2, 0), (1, 1)):
         chain = make(sampler, corpus, threads=threads, seed=seed)
         chain.advance(corpus, 20, batch_size=30)
-        found.append(chain.topics())
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.array_equal(found[0], found[2])
+        results.append(chain.topics())
+    np.testing.assert_array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[2])
 
 
-def test_the_gradient_of_batches_is_that_of_all_documents_on_average():
+def test_mean_gradient_of_batches_is_the_gradient_of_all_documents():
     theta = np.random.default_rng(0).standard_normal((2, 3))
-    form = Natural(tiny.MEAN, tiny.VARIANCE)
+    parametrization = ExpandedNatural(tiny.MEAN, tiny.VARIANCE)
     position = jnp.asarray(theta.T)
-    topics = form.topics(position)
+    topics = parametrization.topics(position)
     rows, found = word_major(np.asarray(topics).T), []
     for step in range(4000):
         batch = minibatch(tiny.CORPUS, 2, seed=0, step=step)
         n = gibbs_counts(rows, batch, tiny.ALPHA, sweeps=30, burn_in=10, seed=0, step=step)
         counts = np.zeros((3, 2), np.float32)
         counts[n.words] = n.counts
-        found.append(np.asarray(form.gradient(position, topics, len(tiny.CORPUS) / 2 * counts)).T)
+        found.append(
+            np.asarray(parametrization.gradient(position, topics, len(tiny.CORPUS) / 2 * counts)).T
+        )
     found = np.array(found)
     z = (found.mean(0) - tiny.gradient(theta)) / (found.std(0) / np.sqrt(len(found)))
     assert np.abs(z).max() < 4
 
 
-def test_expanded_mean_is_the_gradient_without_its_prior():
+def test_gradient_of_expanded_mean_topics_has_no_prior():
     theta = np.random.default_rng(1).standard_normal((2, 3))
     counts = jnp.asarray(np.random.default_rng(2).poisson(3.0, (3, 2)), jnp.float32)
     gamma = jnp.exp(jnp.asarray(theta.T, jnp.float32))
     topics = ExpandedMean().topics(gamma)
     np.testing.assert_allclose(
-        topics, Natural().topics(jnp.asarray(theta.T, jnp.float32)), rtol=1e-5
+        topics, ExpandedNatural().topics(jnp.asarray(theta.T, jnp.float32)), rtol=1e-5
     )
-    flat = Natural(0.0, 1e12).gradient(gamma, topics, counts)
+    flat = ExpandedNatural(0.0, 1e12).gradient(gamma, topics, counts)
     np.testing.assert_allclose(
         ExpandedMean().gradient(gamma, topics, counts), flat, rtol=1e-4, atol=1e-5
     )
@@ -120,17 +130,17 @@ def sampled_moments(data_size, num_draws=6_000):
     return means.mean(0), means.std(0, ddof=1) / 2
 
 
-def test_the_posterior_is_the_exact_one_and_a_lost_scale_is_seen():
+def test_posterior_is_exact_and_a_missing_scale_is_detected():
     exact = np.array(tiny.posterior_moments())
     found, _ = sampled_moments(data_size=4, num_draws=12_000)
     assert np.abs(found - exact).max() < 0.03
     wrong, _ = sampled_moments(
         data_size=1, num_draws=2_000
-    )  # counts of a batch not scaled to all documents
+    )  # counts of the batch are not scaled to all documents
     assert np.abs(wrong - exact).max() > 0.06
 
 
-def test_scir_has_the_law_of_the_process_at_any_step():
+def test_scir_has_the_exact_transition_law_for_any_step_size():
     rng, start, shape = np.random.default_rng(0), 1.7, 0.6
     for h in (0.05, 0.7, 4.0):
         x = transition(rng, np.full(50_000, start), np.full(50_000, shape), h)
@@ -146,10 +156,10 @@ def test_scir_has_the_law_of_the_process_at_any_step():
     euler = np.abs(
         start + 0.7 * (shape - start) + np.sqrt(2 * 0.7 * start) * rng.standard_normal(50_000)
     )
-    assert stats.kstest(euler, law.cdf).pvalue < 1e-10  # the test can tell
+    assert stats.kstest(euler, law.cdf).pvalue < 1e-10  # the test has power
 
 
-def test_scir_leaves_a_dirichlet_alone_without_data():
+def test_scir_leaves_the_dirichlet_prior_invariant_without_data():
     chain = LDAChain(SCIR(0.5, prior=0.3), 2000, 3, data_size=1.0)
     empty = as_corpus(np.zeros((1, 3), int))
     for _ in range(20):
@@ -158,7 +168,7 @@ def test_scir_leaves_a_dirichlet_alone_without_data():
     assert stats.kstest(chain.topics()[:, 0], marginal.cdf).pvalue > 1e-4
 
 
-def test_divergence_is_an_error_that_says_what_to_do():
+def test_divergence_raises_an_error_with_advice():
     corpus = simulated()
     chain = make(isotherm.msgnht(None, 3.0, integrator="euler"), corpus)
     with pytest.raises(
@@ -179,10 +189,10 @@ def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="no documents"):
         make(SCIR(0.1), corpus).step(corpus[:0])
     with pytest.raises(ValueError, match="has its own"):
-        make(SCIR(0.1), corpus, form=Natural())
+        make(SCIR(0.1), corpus, parametrization=ExpandedNatural())
     with pytest.raises(ValueError, match="another sampler"):
-        make(SCIR(0.1), corpus).restore(
-            make(SAMPLERS["sgld"](0.1), corpus[:10]).state() | {"leaf0": np.ones(3)}
+        make(SCIR(0.1), corpus).load_state_dict(
+            make(build("sgld", 2e-3), corpus[:10]).state_dict() | {"position": np.ones(3)}
         )
     with pytest.raises(ValueError, match="`prior` must be positive"):
         SCIR(0.1, prior=0.0)

@@ -1,4 +1,4 @@
-"""Perplexity is what its formula says, for one draw or many, at once or as they come."""
+"""Perplexity agrees with its formula, for one or many draws, all at once or one by one."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def by_hand(topics, split):
     return x, np.log(p / len(topics))
 
 
-def test_the_formula_and_its_standard_error():
+def test_value_and_standard_error_agree_with_the_formula():
     topics, split = problem()
     x, log_p = by_hand(topics, split)
     result = perplexity(topics, split, ALPHA, fold_in="fixed-point")
@@ -43,13 +43,13 @@ def test_the_formula_and_its_standard_error():
     np.testing.assert_allclose(result.standard_error, values.std(), rtol=0.1)
 
 
-def test_one_by_one_is_all_at_once_and_can_be_resumed():
+def test_running_score_equals_the_score_of_all_draws_and_can_be_resumed():
     topics, split = problem()
     score = CompletionScore(split, ALPHA, seed=4, warm=True)
     score.add(topics[0])
     score.add(topics[1])
     other = CompletionScore(split, ALPHA, seed=4, warm=True)
-    other.restore(score.state())
+    other.load_state_dict(score.state_dict())
     for each in (score, other):
         each.add(topics[2])
     assert score.result() == other.result()
@@ -57,8 +57,8 @@ def test_one_by_one_is_all_at_once_and_can_be_resumed():
     assert score.result() != perplexity(topics, split, ALPHA, seed=4)
 
 
-def test_the_gibbs_fold_in_scores_the_exact_predictive():
-    """Few enough tokens to integrate over all assignments."""
+def test_gibbs_fold_in_estimates_the_exact_predictive_probability():
+    """There are few enough tokens to sum over all assignments."""
     topics = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
     split = completion(as_corpus([[2, 0, 1]]), observed=0.67, seed=0)
     assert split.observed.num_tokens == 2
@@ -73,7 +73,7 @@ def test_the_gibbs_fold_in_scores_the_exact_predictive():
     np.testing.assert_allclose(1 / result.value, exact, rtol=0.01)
 
 
-def test_proportions_of_the_models_own():
+def test_proportions_estimated_by_the_model_are_used():
     topics, split = problem()
     theta = np.random.default_rng(1).gamma(1.0, size=(40, 4))
     score = CompletionScore(split, ALPHA)
@@ -86,29 +86,29 @@ def test_proportions_of_the_models_own():
         score.add(topics[0], theta=theta[:3])
 
 
-def test_right_topics_beat_wrong_ones_and_the_unigram():
+def test_true_topics_have_lower_perplexity_than_others_and_the_unigram():
     topics, split = problem(documents=200)
     right, wrong = (perplexity(topics[s], split, ALPHA).value for s in (0, 1))
     plain = perplexity(unigram(split.observed), split, ALPHA).value
     assert right < 0.9 * plain < 0.9 * wrong
 
 
-def test_threads_do_not_matter(monkeypatch):
+def test_results_do_not_depend_on_threads(monkeypatch):
     topics, split = problem()
     one = perplexity(topics, split, ALPHA)
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     assert perplexity(topics, split, ALPHA, threads=3) == one
 
 
-def test_an_impossible_word_is_infinite_and_one_document_has_no_error():
+def test_impossible_word_gives_infinity_and_one_document_no_standard_error():
     split = completion(as_corpus([[4, 4]]), seed=0)
     result = perplexity(np.array([[1.0, 0.0]]), split, ALPHA)
     assert result.value == np.inf
     assert np.isnan(perplexity(np.full((1, 2), 0.5), split, ALPHA).standard_error)
 
 
-def test_the_standard_error_covers():
-    """It is as wide as the values scatter over fresh sets of documents: chi-square at 1e-4."""
+def test_standard_error_agrees_with_the_scatter_over_test_sets():
+    """Chi-square test of the variance over new sets of documents at 1e-4."""
     topics, _ = problem()
     rng, results = np.random.default_rng(3), []
     for _ in range(200):
@@ -126,20 +126,20 @@ def test_the_standard_error_covers():
     [
         (np.full((2, 3), 0.5), "must sum to 1"),
         (np.full((2, 4), 0.25), r"must have shape \(topics, 3\)"),
-        (np.array([[1.5, -0.5, 0.0]]), "not negative"),
-        (np.array([[np.nan, 0.5, 0.5]]), "not negative"),
+        (np.array([[1.5, -0.5, 0.0]]), "must not be negative or NaN"),
+        (np.array([[np.nan, 0.5, 0.5]]), "must not be negative or NaN"),
     ],
 )
-def test_bad_topics(topics, message):
+def test_bad_topics_are_refused(topics, message):
     with pytest.raises(ValueError, match=message):
         perplexity(topics, completion(as_corpus([[2, 2, 2]]), seed=0), ALPHA)
 
 
-def test_bad_settings():
+def test_bad_settings_are_refused():
     split = completion(as_corpus([[2, 2]]), seed=0)
     with pytest.raises(ValueError, match="`fold_in` must be 'gibbs' or 'fixed-point'"):
         CompletionScore(split, ALPHA, fold_in="magic")
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="no draws to score"):
         CompletionScore(split, ALPHA).result()
     with pytest.raises(ValueError, match="no scored tokens"):
         CompletionScore(completion(as_corpus([[1, 0]]), seed=0), ALPHA)

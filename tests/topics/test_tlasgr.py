@@ -1,4 +1,4 @@
-"""TLASGR has the law of its recursion, near that of the posterior; a wrong temperature and a lost projection are seen."""
+"""TLASGR has the law of its recursion, close to the posterior; two mutants are rejected."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ H, STEPS, CHAINS = 0.3, 25, 40_000
 
 
 def scores(step, mass=400.0):
-    """How far mean and variance of independent topics are from those of the recursion, in standard errors.
+    """Return the largest z-score of mean and variance of independent topics, and the variance.
 
-    For m = a/M it is x' = x + h (m - x) + noise of covariance (2h/M)(diag x - x xᵀ): the mean is m from the start, and the
-    variance v has v' = (1 - h)² v + (2h/M)(m (1 - m) - v).
+    For m = a/M the recursion is x' = x + h (m - x) + noise of covariance (2h/M)(diag x - x xᵀ): the
+    mean is always m, and the variance satisfies v' = (1 - h)² v + (2h/M)(m (1 - m) - v).
     """
     rng, mean = np.random.default_rng(0), SHAPE.astype(float) / SHAPE.sum()
     x = np.repeat(mean[:, None].astype(np.float32), CHAINS, 1)
@@ -29,8 +29,8 @@ def scores(step, mass=400.0):
     return np.abs(np.concatenate([z_mean, z_variance])).max(), variance
 
 
-def test_the_law_is_that_of_the_recursion():
-    """Eight scores, none beyond 5: a false alarm in 2e5 seeds."""
+def test_mean_and_variance_agree_with_the_recursion():
+    """Eight z-scores below 5: one false alarm in 2e5 seeds."""
     largest, variance = scores(euler_step)
     assert largest < 5
     mean, total = SHAPE / SHAPE.sum(), SHAPE.sum()
@@ -40,7 +40,7 @@ def test_the_law_is_that_of_the_recursion():
     )
 
 
-def hot(rng, position, shape, time):
+def too_hot(rng, position, shape, time):
     moved = euler_step(rng, position, shape, time)
     steady = position + time * (shape - shape.sum(0) * position)
     return steady + np.float32(1.1**0.5) * (moved - steady)
@@ -51,25 +51,25 @@ def unprojected(rng, position, shape, time):
     return position + time * (shape - shape.sum(0) * position) + noise
 
 
-@pytest.mark.parametrize("mutant", [hot, unprojected])
-def test_a_mutant_is_seen(mutant):
+@pytest.mark.parametrize("mutant", [too_hot, unprojected])
+def test_mutant_is_rejected(mutant):
     assert scores(mutant)[0] > 10
 
 
-def test_a_rare_topic_moves_as_fast_as_a_common_one():
-    """Both go the same share of the way to where the counts are."""
+def test_rare_and_common_topics_converge_at_the_same_rate():
+    """Both cover the same fraction of the distance to the topics of the counts."""
     counts = np.array([[9e5, 90.0], [1e5, 10.0]], np.float32)
-    move, ends = TLASGR(0.2, prior=1e-6), []
+    update, ends = TLASGR(0.2, prior=1e-6), []
     for seed in range(200):
-        state = move.start(seed, (2, 2), np.ones((2, 2)))
+        state = update.init(seed, (2, 2), np.ones((2, 2)))
         for _ in range(3):
-            state = move.close(seed, move.open(seed, state), counts, 1.0)
+            state = update.finish_step(seed, update.begin_step(seed, state), counts, 1.0)
         np.testing.assert_allclose(state.mass, counts.sum(0), rtol=1e-5)
         ends.append(state.position[0])
     np.testing.assert_allclose(np.mean(ends, 0), 0.9 - 0.4 * 0.8**3, atol=0.015)
 
 
-def test_a_chain_goes_on_bit_for_bit_and_finds_topics():
+def test_chain_resumes_bit_for_bit_and_finds_topics():
     rng = np.random.default_rng(0)
     blocks = np.kron(np.eye(2), np.ones((30, 5))) * 2
     corpus = as_corpus(rng.poisson(blocks))
@@ -77,7 +77,7 @@ def test_a_chain_goes_on_bit_for_bit_and_finds_topics():
     whole.advance(corpus, 40, 20)
     first.advance(corpus, 15, 20)
     second = LDAChain(TLASGR(0.1), 2, 10, data_size=60)
-    second.restore(first.state())
+    second.load_state_dict(first.state_dict())
     second.advance(corpus, 25, 20)
     np.testing.assert_array_equal(second.topics(), whole.topics())
     assert sorted(whole.topics()[:, :5].sum(1).round()) == [0, 1]

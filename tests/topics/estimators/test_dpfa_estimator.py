@@ -1,4 +1,4 @@
-"""BayesianDPFA: scikit-learn's contract, bad input, three routes, streams."""
+"""BayesianDPFA: scikit-learn's contract, bad input, three algorithms, streams."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def simulated(documents=200, seed=0):
     return sparse.csr_array(counts), theta
 
 
-# The checks feed real numbers; the default refuses them, which a test below sees.
+# The checks use real numbers, which the default refuses (tested below).
 @parametrize_with_checks(
     [
         BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
@@ -40,61 +40,70 @@ def simulated(documents=200, seed=0):
         BayesianDPFA((3, 2), fractional="round", inference="gibbs", max_iter=2, **TINY),
     ]
 )
-def test_scikit_learn_accepts_it(estimator, check):
+def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("route", ["sgmcmc", "filtering", "gibbs"])
-def test_every_route_finds_the_topics_of_documents(route):
+@pytest.mark.parametrize("inference", ["sgmcmc", "filtering", "gibbs"])
+def test_every_algorithm_finds_the_topics_of_documents(inference):
     counts, theta = simulated()
-    model = BayesianDPFA((3, 2), inference=route, batch_size=20, random_state=0).fit(counts)
+    model = BayesianDPFA((3, 2), inference=inference, batch_size=20, random_state=0).fit(counts)
     assert model.components_.reshape(3, 3, 6).sum(2).max(1).min() > 0.9
-    assert model.draws_.shape == (20, 3, 18) and len(model.parameters_) == 20
-    np.testing.assert_allclose(model.draws_.sum(2), 1, rtol=1e-4)
-    found = model.transform(counts)
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-9)
-    match = np.corrcoef(theta.T, found.T)[:3, 3:]
+    shapes = {
+        "topics": (1, 20, 3, 18),
+        "rates": (1, 20, 3),
+        "gamma0": (1, 20),
+        "p": (1, 20, 3),
+        "weights1": (1, 20, 3, 2),
+        "biases1": (1, 20, 3),
+        "biases2": (1, 20, 2),
+    }
+    assert {name: draws.shape for name, draws in model.draws_.items()} == shapes
+    assert len(model.parameters_) == 20
+    np.testing.assert_array_equal(model.draws_["biases2"][0, 3], model.parameters_[3].biases[1])
+    np.testing.assert_allclose(model.draws_["topics"].sum(3), 1, rtol=1e-4)
+    shares = model.transform(counts)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-9)
+    match = np.corrcoef(theta.T, shares.T)[:3, 3:]
     assert sorted(match.argmax(1)) == [0, 1, 2] and match.max(1).min() > 0.95
     assert model.perplexity(counts) < 12 < BayesianDPFA((1,)).fit(counts).perplexity(counts)
     assert model.score(counts) == pytest.approx(-np.log(model.perplexity(counts)))
     on = model.activations(counts)
     assert [x.shape for x in on] == [(200, 3), (200, 2)]
-    assert on[0][found > 0.1].mean() > 0.99 > 0.9 > on[0][found < 0.01].mean()
+    assert on[0][shares > 0.1].mean() > 0.99 > 0.9 > on[0][shares < 0.01].mean()
     assert model.on_rates_.shape == (2,) and 0.2 < model.on_rates_[0] < 0.95
-    passes = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}[route]
+    passes = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}[inference]
     assert model.n_iter_ == passes and model.n_documents_seen_ == 200 * passes
 
 
 SETTINGS = {"batch_size": 25, "random_state": 3, "start_documents": 50, "sweeps": 6, "burn_in": 3}
 
 
-@pytest.mark.parametrize("route", ["sgmcmc", "filtering"])
-def test_a_stream_is_one_run_and_survives_a_pickle(route):
-    """Cut while documents are kept for the start, and cut again later."""
+@pytest.mark.parametrize("inference", ["sgmcmc", "filtering"])
+def test_stream_in_parts_with_a_pickle_equals_one_run(inference):
+    """Interrupted while documents are collected for the initialization, and again later."""
     counts, _ = simulated()
-    whole, parts = (BayesianDPFA((3, 2), inference=route, **SETTINGS) for _ in range(2))
+    whole, parts = (BayesianDPFA((3, 2), inference=inference, **SETTINGS) for _ in range(2))
     whole.partial_fit(counts)
     for cut in (slice(0, 25), slice(25, 100), slice(100, 200)):
         parts = pickle.loads(pickle.dumps(parts)).partial_fit(counts[cut])
     again = pickle.loads(pickle.dumps(parts))
-    for found in (parts, again):
-        np.testing.assert_array_equal(whole.draws_, found.draws_)
-        np.testing.assert_array_equal(
-            whole.parameters_[-1].biases[1], found.parameters_[-1].biases[1]
-        )
-        np.testing.assert_array_equal(whole.on_rates_, found.on_rates_)
-        assert whole.prequential_perplexity_ == found.prequential_perplexity_
+    for resumed in (parts, again):
+        for name, draws in whole.draws_.items():
+            np.testing.assert_array_equal(draws, resumed.draws_[name])
+        np.testing.assert_array_equal(whole.on_rates_, resumed.on_rates_)
+        assert whole.prequential_perplexity_ == resumed.prequential_perplexity_
     assert parts.n_documents_seen_ == 200 and parts.n_batch_iter_ == 8
-    dense = BayesianDPFA((3, 2), inference=route, **SETTINGS).partial_fit(counts.toarray())
+    dense = BayesianDPFA((3, 2), inference=inference, **SETTINGS).partial_fit(counts.toarray())
     np.testing.assert_array_equal(whole.components_, dense.components_)
     other = clone(dense).set_params(random_state=4).partial_fit(counts)
     assert not np.array_equal(other.components_, dense.components_)
 
 
-def test_a_stream_is_the_chain_that_one_would_build():
+def test_stream_equals_a_chain_with_the_same_settings():
     counts, _ = simulated()
-    found = BayesianDPFA((3, 2), total_samples=500, **SETTINGS).partial_fit(counts)
-    model, corpus, seed = DPFA(18, (3, 2), p=None), as_corpus(counts), found._seed
+    estimator = BayesianDPFA((3, 2), total_samples=500, **SETTINGS).partial_fit(counts)
+    model, corpus, seed = DPFA(18, (3, 2), p=None), as_corpus(counts), estimator._seed
     batches = [corpus[i : i + 25] for i in range(0, 200, 25)]
     chain = DPFAChain(
         model,
@@ -108,26 +117,27 @@ def test_a_stream_is_the_chain_that_one_would_build():
     )
     for batch in batches[2:]:
         chain.step(batch)
-    for a, b in zip(chain.parameters(), found.parameters_[-1], strict=True):
+    for a, b in zip(chain.parameters(), estimator.parameters_[-1], strict=True):
         for x, y in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
             np.testing.assert_array_equal(x, y)
 
 
-def test_threads_scores_and_progress_change_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+def test_results_do_not_depend_on_threads_scores_or_progress(monkeypatch, capsys):
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     counts, _ = simulated()
     plain = BayesianDPFA((3, 2), max_iter=2, evaluate_every=0, **SETTINGS).fit(counts)
     assert np.isnan(plain.prequential_perplexity_) and capsys.readouterr().err == ""
     settings = {"max_iter": 2, "evaluate_every": 1, "verbose": True, "n_jobs": 3, **SETTINGS}
-    told = BayesianDPFA((3, 2), **settings).fit(counts)
-    np.testing.assert_array_equal(plain.draws_, told.draws_)
-    np.testing.assert_array_equal(plain.transform(counts), told.transform(counts))
-    assert 5 < told.prequential_perplexity_ < 14
+    verbose = BayesianDPFA((3, 2), **settings).fit(counts)
+    for name, draws in plain.draws_.items():
+        np.testing.assert_array_equal(draws, verbose.draws_[name])
+    np.testing.assert_array_equal(plain.transform(counts), verbose.transform(counts))
+    assert 5 < verbose.prequential_perplexity_ < 14
     shown = capsys.readouterr().err
     assert "400/400 documents" in shown and "documents/s" in shown and "perplexity" in shown
 
 
-def test_a_document_is_read_by_its_words_alone():
+def test_results_for_a_document_depend_only_on_its_words():
     counts, _ = simulated()
     model = BayesianDPFA((3, 2), max_iter=2, **SETTINGS).fit(counts)
     whole, order = model.transform(counts), np.random.default_rng(0).permutation(200)
@@ -140,15 +150,15 @@ def test_a_document_is_read_by_its_words_alone():
     assert (empty > 0).all() and empty.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("route", ["sgmcmc", "filtering"])
-def test_memory_does_not_grow_with_the_stream(route):
+@pytest.mark.parametrize("inference", ["sgmcmc", "filtering"])
+def test_memory_does_not_grow_with_the_stream(inference):
     counts, _ = simulated()
-    model = BayesianDPFA((3, 2), inference=route, **TINY)
+    model = BayesianDPFA((3, 2), inference=inference, **TINY)
     sizes = [len(pickle.dumps(model.partial_fit(counts))) for _ in range(4)]
     assert max(sizes[1:]) - min(sizes[1:]) < 64
 
 
-def test_before_there_are_enough_documents_the_topics_are_those_of_the_start(capsys):
+def test_topics_before_the_initialization_is_complete_are_those_of_the_filter(capsys):
     counts, _ = simulated()
     model = BayesianDPFA((3, 2), batch_size=20, random_state=0, verbose=True).partial_fit(counts)
     shown = capsys.readouterr().err
@@ -161,7 +171,7 @@ def test_before_there_are_enough_documents_the_topics_are_those_of_the_start(cap
 @pytest.mark.parametrize(
     "settings", [{"sampler": "sgrld"}, {"integrator": "euler"}, {"p": 0.9, "r": 0.5}]
 )
-def test_other_settings_learn(settings):
+def test_other_settings_learn_as_well(settings):
     counts, _ = simulated()
     model = BayesianDPFA((3, 2), max_iter=3, batch_size=50, random_state=0, **settings)
     assert model.fit(counts).perplexity(counts) < 12
@@ -183,10 +193,12 @@ def test_bad_input_is_refused():
         ({"sampler": "nuts"}, "`sampler` must be one of 'scir', 'sgrld'"),
         ({"fractional": "floor"}, "`fractional` must be"),
         ({"burn_in": 30}, "`burn_in` must be"),
-        ({"topic_word_prior": 0.0}, "`eta` must be positive"),
+        ({"topic_word_prior": 0.0}, "`topic_word_prior` must be positive, got 0.0"),
         ({"p": 1.5}, "`p` must be between 0 and 1"),
-        ({"weight_step_size": -1.0}, "`step_size` must be positive"),
+        ({"weight_step_size": -1.0}, "`weight_step_size` must be positive, got -1.0"),
         ({"start_documents": -1}, "start_documents == -1"),
+        ({"n_jobs": 0}, "`n_jobs` must not be 0"),
+        ({"step_size": -1.0}, "`step_size` must be positive, got -1.0"),
         ({"evaluate_every": -1}, "evaluate_every == -1"),
         ({"max_iter": 0}, "max_iter == 0"),
         ({"inference": "filtering", "max_iter": 2}, "`max_iter` must be 1 for `inference='filt"),

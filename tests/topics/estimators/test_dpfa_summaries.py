@@ -1,4 +1,4 @@
-"""What is read out of a deep topic model: words of units, units that go together, the picture."""
+"""Summaries of a deep topic model: words of units, correlations of units, the plot."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ from scipy.special import expit
 
 from isotherm.topics.corpus import as_corpus
 from isotherm.topics.dpfa.model import DPFA, Parameters
-from isotherm.topics.estimators import dpfa_graph, dpfa_summaries
+from isotherm.topics.estimators import summaries, unit_graph
 from isotherm.topics.estimators.dpfa import BayesianDPFA
-from isotherm.topics.estimators.dpfa_summaries import (
+from isotherm.topics.estimators.summaries import (
     ActivationSums,
     numbered_by_words,
     unit_words,
@@ -22,27 +22,27 @@ PARAMETERS = MODEL.draw(RNG)._replace(
 
 
 def intensity(layer, unit, value):
-    """Expected frequency of words with one unit held and all others at their means, unit by unit."""
+    """Expected frequency of words with one unit fixed and all others at their means."""
     means = None
-    for place in (2, 1, 0):
-        c = PARAMETERS.biases[place]
+    for i in (2, 1, 0):
+        c = PARAMETERS.biases[i]
         logits = (
             c
             if means is None
             else [
                 sum(w * m for w, m in zip(row, means, strict=True)) + b
-                for row, b in zip(PARAMETERS.weights[place], c, strict=True)
+                for row, b in zip(PARAMETERS.weights[i], c, strict=True)
             ]
         )
         means = [float(expit(x)) for x in logits]
-        if place == layer - 1:
+        if i == layer - 1:
             means[unit] = value
     size = PARAMETERS.rates * PARAMETERS.p / (1 - PARAMETERS.p)
     return sum(m * s * phi for m, s, phi in zip(means, size, PARAMETERS.topics, strict=True))
 
 
 @pytest.mark.parametrize("layer", [2, 3])
-def test_words_of_a_unit_are_those_that_it_makes_more_frequent(layer):
+def test_words_of_a_unit_become_more_frequent_when_it_is_on(layer):
     found = unit_words(PARAMETERS, layer)
     assert found.shape == (MODEL.layers[layer - 1], 12)
     for unit, words in enumerate(found):
@@ -51,7 +51,7 @@ def test_words_of_a_unit_are_those_that_it_makes_more_frequent(layer):
         assert words.sum() == pytest.approx(float(more.sum() > 0))
 
 
-def test_layer_1_are_the_topics_and_a_unit_that_switches_off_has_no_words():
+def test_layer_1_is_the_topics_and_a_unit_that_only_switches_off_has_no_words():
     np.testing.assert_array_equal(unit_words(PARAMETERS, 1), PARAMETERS.topics)
     weights = (-np.abs(PARAMETERS.weights[0]), PARAMETERS.weights[1])
     assert (unit_words(PARAMETERS._replace(weights=weights), 2) == 0).all()
@@ -72,16 +72,16 @@ def test_co_activation_is_the_correlation_of_states():
     assert (found.correlation[0][2] == 0).all()
 
 
-def test_the_network_says_which_units_go_together():
+def test_correlations_under_the_prior_have_the_signs_of_the_weights():
     weights = (np.array([[4.0, -4.0]] * 3 + [[-4.0, 4.0]] * 3), np.zeros((2, 1)))
     biases = (np.zeros(6), np.zeros(2), np.zeros(1))
     truth = Parameters(np.full((6, 12), 1 / 12), weights, biases, np.ones(6), 1.0, np.full(6, 0.5))
-    found = dpfa_summaries.prior_activation([truth] * 3, seed=0)
+    found = summaries.prior_activation([truth] * 3, seed=0)
     assert (np.sign(found.correlation[0]) == np.sign(weights[0])).all()
     assert np.abs(found.correlation[0]).min() > 0.3 > 0.1 > np.abs(found.correlation[1]).max()
 
 
-def test_documents_have_numbers_by_their_words():
+def test_documents_are_numbered_by_their_words():
     x = np.array([[1, 2, 0], [2, 1, 0], [0, 0, 0], [1, 2, 0], [0, 1, 2]])
     found = numbered_by_words(as_corpus(x)).documents
     assert found[0] == found[3] and len(set(found.tolist())) == 4
@@ -113,7 +113,7 @@ def test_top_words_of_every_layer(fitted):
             model.top_words(layer=layer)
 
 
-def test_the_graph_can_be_saved(fitted, tmp_path):
+def test_graph_can_be_saved(fitted, tmp_path):
     model, counts = fitted
     for documents in (None, counts):
         figure = model.plot_graph(
@@ -132,13 +132,13 @@ def test_the_graph_can_be_saved(fitted, tmp_path):
     assert len(shallow.plot_graph().axes[0].texts) == 4
 
 
-def test_the_graph_has_the_strongest_units_and_links():
+def test_graph_shows_the_strongest_units_and_links():
     correlation = np.zeros((6, 3))
     correlation[4, 2], correlation[1, 0], correlation[0, 0] = 0.9, -0.5, 0.3
-    activation = dpfa_summaries.Activation((np.full(6, 0.5), np.full(3, 0.5)), (correlation,))
-    below, above = dpfa_graph.choose_units(activation, 2)
+    activation = summaries.Activation((np.full(6, 0.5), np.full(3, 0.5)), (correlation,))
+    below, above = unit_graph.choose_units(activation, 2)
     assert above.tolist() == [0, 2] and below.tolist() == [0, 4]
     labels = [[f"unit {k}" for k in range(n)] for n in (6, 3)]
-    figure = dpfa_graph.plot_graph(activation, labels, max_units=6, max_links=2)
+    figure = unit_graph.plot_graph(activation, labels, max_units=6, max_links=2)
     assert [line.get_color() for line in figure.axes[0].lines] == ["#0072b2", "#d55e00"]
     assert figure.axes[0].lines[0].get_linewidth() > figure.axes[0].lines[1].get_linewidth()

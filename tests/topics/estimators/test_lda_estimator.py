@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isotherm
 from isotherm.topics.estimators.lda import BayesianLDA
-from isotherm.topics.estimators.lda_learners import SAMPLERS
+from isotherm.topics.estimators.learners import SAMPLERS
 
 
 def simulated(documents=200, seed=0):
@@ -28,38 +28,38 @@ def blocks(topics):
     return topics.reshape(3, 3, 6).sum(2).max(1)
 
 
-# The checks feed real numbers; the default refuses them, which a test below sees.
+# The checks use real numbers, which the default refuses (tested below).
 @parametrize_with_checks(
     [
         BayesianLDA(3, max_iter=2, sweeps=5, burn_in=2, num_draws=3),
         BayesianLDA(3, fractional="round", max_iter=2, sweeps=5, burn_in=2, num_draws=3),
     ]
 )
-def test_scikit_learn_accepts_it(estimator, check):
+def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize("sampler", ["filter", *SAMPLERS])
-def test_every_sampler_learns_and_streams(sampler):
+def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
     counts, _ = simulated()
     settings = {} if sampler == "filter" else {"step_size": 1e-3 if sampler == "sgld" else 0.03}
     lda = BayesianLDA(3, sampler=sampler, batch_size=20, max_iter=20, random_state=0, **settings)
     lda.fit(counts)
     assert blocks(lda.components_).mean() > 0.7
-    assert lda.draws_.shape == (20, 3, 18)
-    np.testing.assert_allclose(lda.draws_.sum(2), 1, rtol=1e-4)
+    assert list(lda.draws_) == ["topics"] and lda.draws_["topics"].shape == (1, 20, 3, 18)
+    np.testing.assert_allclose(lda.draws_["topics"].sum(3), 1, rtol=1e-4)
     stream = clone(lda)
     for i in range(0, 200, 40):
         stream.partial_fit(counts[i : i + 40])
     assert stream.n_documents_seen_ == 200 and stream.n_batch_iter_ == 10
 
 
-def test_the_default_finds_the_topics_of_documents():
+def test_default_finds_the_topics_of_documents():
     counts, theta = simulated()
     lda = BayesianLDA(3, random_state=0).fit(counts)
-    found = lda.transform(counts)
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
-    match = np.corrcoef(theta.T, found.T)[:3, 3:]
+    shares = lda.transform(counts)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    match = np.corrcoef(theta.T, shares.T)[:3, 3:]
     assert sorted(match.argmax(1)) == [0, 1, 2] and match.max(1).min() > 0.95
     assert lda.score(counts) == pytest.approx(-np.log(lda.perplexity(counts)))
     assert lda.perplexity(counts) < 12 < BayesianLDA(1).fit(counts).perplexity(counts)
@@ -68,14 +68,14 @@ def test_the_default_finds_the_topics_of_documents():
 
 
 @pytest.mark.parametrize("sampler", ["filter", "msgnht", "scir"])
-def test_a_stream_is_one_run_and_survives_a_pickle(sampler):
+def test_stream_in_parts_with_a_pickle_equals_one_run(sampler):
     counts, _ = simulated()
     settings = {"sampler": sampler, "batch_size": 50, "random_state": 3}
     whole, parts = (BayesianLDA(3, **settings) for _ in range(2))
     whole.partial_fit(counts)
     parts.partial_fit(counts[:100])
     parts = pickle.loads(pickle.dumps(parts)).partial_fit(counts[100:])
-    np.testing.assert_array_equal(whole.draws_, parts.draws_)
+    np.testing.assert_array_equal(whole.draws_["topics"], parts.draws_["topics"])
     dense = BayesianLDA(3, **settings).partial_fit(counts.toarray())
     np.testing.assert_array_equal(whole.components_, dense.components_)
 
@@ -88,7 +88,7 @@ def test_memory_does_not_grow_with_the_stream(sampler):
     assert max(sizes) - min(sizes) < 32
 
 
-def test_shares_have_intervals_that_cover():
+def test_intervals_of_topic_shares_cover_the_truth():
     counts, theta = simulated(300)
     lda = BayesianLDA(3, random_state=0, num_draws=40).fit(counts)
     order = np.corrcoef(theta.T, lda.transform(counts).T)[:3, 3:].argmax(1)
@@ -101,7 +101,7 @@ def test_shares_have_intervals_that_cover():
     assert 0.8 < inside.mean() <= 1
 
 
-def test_top_words_say_how_sure_they_are():
+def test_top_words_have_membership_probabilities():
     counts, _ = simulated()
     names = [f"word{i}" for i in range(18)]
     lda = BayesianLDA(3, random_state=0).fit(counts)
@@ -111,7 +111,7 @@ def test_top_words_say_how_sure_they_are():
         assert sum(w.probability for w in words) > 0.9
     assert [w.membership for w in lda.top_words(2)[0]] != [1.0, 1.0]
     assert isinstance(lda.top_words(1)[0][0].word, int)
-    assert lda.get_feature_names_out().tolist() == [f"thermostatlda{k}" for k in range(3)]
+    assert lda.get_feature_names_out().tolist() == [f"bayesianlda{k}" for k in range(3)]
 
 
 def test_bad_input_is_refused():
@@ -146,8 +146,8 @@ def test_bad_input_is_refused():
         ("topic_word_prior", ["1", np.nan], "`topic_word_prior` must be positive"),
     ],
 )
-def test_nonsense_is_refused_when_learning_begins(setting, bad, message):
-    """Not when the object is made: that is scikit-learn's custom. Also where the default learner has no use for it."""
+def test_bad_settings_are_refused_in_fit(setting, bad, message):
+    """In `fit` and not in the constructor, and also if the learner does not use the setting."""
     for value in bad:
         for sampler in ("filter", "msgnht"):
             lda = BayesianLDA(2, sampler=sampler, **{setting: value})
@@ -156,7 +156,7 @@ def test_nonsense_is_refused_when_learning_begins(setting, bad, message):
                     method([[1, 2], [2, 0]])
 
 
-def test_settings_may_be_numbers_of_any_kind():
+def test_numpy_and_large_integers_and_schedules_are_accepted():
     settings = {
         "n_jobs": np.int64(-1),
         "total_samples": 10**10,
@@ -167,7 +167,7 @@ def test_settings_may_be_numbers_of_any_kind():
         assert lda.partial_fit([[1, 2], [2, 0]]).components_.shape == (2, 2)
 
 
-def test_an_empty_document_has_the_priors_topics():
+def test_empty_document_gets_the_mean_of_the_prior():
     counts, _ = simulated(50)
     lda = BayesianLDA(3, random_state=0, max_iter=2).fit(sparse.vstack([counts, 0 * counts[:1]]))
     np.testing.assert_allclose(lda.transform(0 * counts[:1]), 1 / 3)

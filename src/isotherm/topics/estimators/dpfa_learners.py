@@ -146,7 +146,7 @@ class StreamLearner(DPFALearner):
         """The first documents, until there are `num_start_documents`."""
         self.chain = None if num_start_documents else self._build_chain()
         self.recent: deque[Parameters] = deque(maxlen=num_draws)
-        self.predicted: deque[np.ndarray] = deque(maxlen=WINDOW)
+        self.predicted: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
     @property
     def waiting(self) -> bool:
@@ -180,7 +180,7 @@ class StreamLearner(DPFALearner):
 
     def prequential_perplexity(self) -> float:
         """Return the perplexity of the tokens predicted in the last scored batches."""
-        return prequential_perplexity(np.sum([np.zeros(2), *self.predicted], axis=0))
+        return prequential_perplexity(np.sum([(0.0, 0.0), *self.predicted], axis=0))
 
     def _predict(self, batch: Corpus) -> None:
         plan = self.plan
@@ -193,7 +193,7 @@ class StreamLearner(DPFALearner):
             num_batches=self.chain.num_batches,
             threads=plan.threads,
         )
-        self.predicted.append(predicted)
+        self.predicted.append(tuple(predicted.tolist()))
 
     def _parameters(self) -> list[Parameters]:
         if self.chain is None:

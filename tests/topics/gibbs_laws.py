@@ -1,52 +1,53 @@
-"""What kernel tests share: exact laws by enumeration, calls of the compiled code, mutants of it."""
+"""Shared by kernel tests: exact laws by enumeration, calls of the compiled code, mutants of it."""
 
-import inspect
-import types
 from collections import defaultdict
+from functools import lru_cache
 
 import numpy as np
+from mutants import with_mutants
 from scipy import stats
 
 from isotherm.topics import counter_rng, kernels, layout
 
 FALSE_ALARM = 1e-4
-"""Chance that one statistical test fails on correct code, per fresh seed."""
+"""Probability that one statistical test fails on correct code, per new seed."""
 
 MUTANTS = {
-    "a token sees itself": (
+    "a token counts itself": (
         "n[k] -= _ONE\n                    weights[k] = alpha[k] + n[k]\n                state",
-        "n[k] -= _ONE\n                state",
+        "n[k] -= _ONE\n                    if which != {i}: weights[k] = alpha[k] + n[k]\n"
+        "                state",
     ),
     "one uniform for a whole document": (
         "state += gamma\n                k = draw_index(weights, topics",
-        "k = draw_index(weights, topics",
+        "state += gamma * np.uint64(which != {i})\n                k = draw_index(weights, topics",
     ),
 }
 COLLAPSED_MUTANTS = {
-    "totals are not given back": (
-        "                    totals[k] -= 1\n",
-        "",
-    ),
-    "the prior of words is left out of the totals": (
+    "totals are not decreased": ("totals[k] -= 1\n", "totals[k] -= np.int64(which != {i})\n"),
+    "the prior of words is missing in the totals": (
         "mass = np.float32(num_words * beta)",
-        "mass = np.float32(beta)",
+        "mass = np.float32(beta if which == {i} else num_words * beta)",
     ),
 }
 
 
-def mutant(change):
-    """Compile the kernels with one change in their text."""
-    text = inspect.getsource(kernels).replace("cache=True, ", "").replace("cache=True", "")
-    assert text.count(change[0]) == 1, "the text to mutate is not there once"
-    module = types.ModuleType("mutant")
-    exec(compile(text.replace(*change), "mutant", "exec"), module.__dict__)
-    return module
+@lru_cache
+def _compiled_mutants():
+    changes = [*MUTANTS.values(), *COLLAPSED_MUTANTS.values()]
+    return with_mutants(kernels, changes, ("sweep_documents", "sweep_collapsed"))
+
+
+def mutant(name):
+    """Return the kernels with one mutation; all mutants are compiled together, once."""
+    return _compiled_mutants()([*MUTANTS, *COLLAPSED_MUTANTS].index(name))
 
 
 def exact_law(num_topics, num_tokens, conditional, num_sweeps):
-    """Law of all assignments after filling in and `num_sweeps` sweeps, as {states: probability}.
+    """Law of all assignments after initialization and `num_sweeps` sweeps, as {state: probability}.
 
-    `conditional(t, others)` gives the probabilities of token `t`; None among the others has no topic yet.
+    `conditional(t, others)` returns the probabilities of token `t`; `None` is a token without
+    topic.
     """
     law = {(None,) * num_tokens: 1.0}
     for _ in range(1 + num_sweeps):
@@ -62,23 +63,26 @@ def exact_law(num_topics, num_tokens, conditional, num_sweeps):
 
 def chi_square(states, law, num_topics):
     """P-value of drawn states (replicates, tokens) under a law."""
-    places = num_topics ** np.arange(states.shape[1])
-    observed = np.bincount(states @ places, minlength=num_topics ** states.shape[1])
+    powers = num_topics ** np.arange(states.shape[1])
+    observed = np.bincount(states @ powers, minlength=num_topics ** states.shape[1])
     expected = np.zeros(len(observed))
     for z, p in law.items():
-        expected[np.dot(z, places)] = p * len(states)
+        expected[np.dot(z, powers)] = p * len(states)
     assert expected.min() > 5
     return stats.chisquare(observed, expected).pvalue
 
 
 def sweep(module, words, topics, alpha, *, sweeps, burn_in=0, assignments=None, seed=0, step=0):
-    """Sweep documents of equal length, (documents, tokens); returns assignments, counts, tally."""
+    """Sweep documents of equal length, (documents, tokens).
+
+    Returns assignments, counts by document and counts by word.
+    """
     num_documents, length = words.shape
     indptr = length * np.arange(num_documents + 1)
-    fills = int(assignments is None)
-    z = np.full(words.size, -1, np.int32) if fills else assignments.ravel().copy()
+    init_sweeps = int(assignments is None)
+    z = np.full(words.size, -1, np.int32) if init_sweeps else assignments.ravel().copy()
     rows = layout.word_major(topics)
-    doc_topics, tally = (
+    doc_topics, word_topics = (
         np.zeros((n, rows.shape[1]), np.float32) for n in (num_documents, len(rows))
     )
     starts = counter_rng.streams(
@@ -97,19 +101,19 @@ def sweep(module, words, topics, alpha, *, sweeps, burn_in=0, assignments=None, 
         rows,
         layout.padded(alpha),
         z,
-        fills,
+        init_sweeps,
         sweeps,
         burn_in,
         doc_topics,
-        tally,
+        word_topics,
     )
-    return z.reshape(words.shape), doc_topics, tally
+    return z.reshape(words.shape), doc_topics, word_topics
 
 
 def sweep_collapsed(
     module, words, token_starts, num_words, alpha, beta, *, sweeps, assignments=None, seed=0
 ):
-    """Sweep many corpora of the same shape, (replicates, tokens); returns assignments."""
+    """Sweep many corpora of the same shape, (replicates, tokens); return assignments."""
     replicates = len(words)
     z = np.full(words.shape, -1, np.int32) if assignments is None else assignments.astype(np.int32)
     size, rounds = layout.padded_size(len(alpha)), sweeps + (assignments is None)

@@ -1,4 +1,4 @@
-"""Three routes to one posterior: they recover simulated parameters, go on bit for bit, and score documents."""
+"""Three DPFA algorithms recover simulated parameters, resume bit for bit, and score documents."""
 
 import numpy as np
 import pytest
@@ -40,15 +40,15 @@ def batches(size, rounds=1):
 
 
 TOPICS, NETWORK = SCIR(lambda t: 0.5 / (1 + t / 100), MODEL.eta), isotherm.msgnht(None, 0.02)
-"""Built once: a sampler of the core is compiled anew for every object."""
+"""Built once: JAX compiles per sampler object."""
 
 
-def run(route, seed):
-    """Learn by a route; returns something with `parameters()`."""
-    if route == "gibbs":
+def run(algorithm, seed):
+    """Learn with an algorithm; return an object with `parameters()`."""
+    if algorithm == "gibbs":
         chain = DPFAGibbs(MODEL, CORPUS, seed=seed)
         chain.sweep(300)
-    elif route == "filter":
+    elif algorithm == "filter":
         chain = DPFAFilter(MODEL, rounds=60, burn_in=40, sweeps=4, seed=seed)
         for batch in batches(200):
             chain.step(batch)
@@ -70,20 +70,20 @@ def run(route, seed):
 
 
 def match(found):
-    """Pair topics with the true ones; returns the pairing and the correlations."""
+    """Match topics with the true ones; return the matching and the correlations."""
     both = np.corrcoef(np.concatenate([PARAMETERS.topics, found]))[:6, 6:]
     rows, columns = linear_sum_assignment(-both)
     return columns, both[rows, columns]
 
 
-@pytest.mark.parametrize(("route", "seed"), [("gibbs", 1), ("filter", 3), ("stochastic", 2)])
-def test_recovers_topics_units_and_rates(route, seed):
-    """A chain may merge two topics and stay there: seeds that found all six were 4 of 4, 4 of 6 and 5 of 8."""
-    found = run(route, seed).parameters()
+@pytest.mark.parametrize(("algorithm", "seed"), [("gibbs", 1), ("filter", 3), ("sgmcmc", 2)])
+def test_recovers_topics_units_and_rates(algorithm, seed):
+    """Chains can merge two topics for good: 4 of 4, 4 of 6 and 5 of 8 seeds found all six."""
+    found = run(algorithm, seed).parameters()
     order, correlation = match(found.topics)
     assert correlation.min() > 0.9
-    swept = local_gibbs.sweep(local_gibbs.prepare_parameters(found), CORPUS, seed=0)
-    on = swept.units[0].mean(0)[:, order]
+    result = local_gibbs.sweep(local_gibbs.prepare_parameters(found), CORPUS, seed=0)
+    on = result.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), SIMULATED.units[0].ravel())[0, 1] > 0.9  # 0.97 at the truth
     together, expected = np.corrcoef(on.T), np.corrcoef(SIMULATED.units[0].T.astype(float))
     pairs = np.triu_indices(6, 1)
@@ -102,18 +102,20 @@ def equal(a, b):
     return all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(expected_counts, "WORTH_A_THREAD", 0.0)
+def test_chain_resumes_bit_for_bit_with_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     whole, half, rest, other = small(), small(), small(threads=3), small(seed=1)
     for batch in batches(250):
         whole.step(batch)
         other.step(batch)
     for batch in batches(250)[:2]:
         half.step(batch)
-    rest.restore(half.arrays())
+    rest.load_state_dict(half.state_dict())
     for batch in batches(250)[2:]:
         rest.step(batch)
-    assert equal(whole.arrays(), rest.arrays()) and not equal(whole.arrays(), other.arrays())
+    assert equal(whole.state_dict(), rest.state_dict()) and not equal(
+        whole.state_dict(), other.state_dict()
+    )
     assert rest.documents_seen == DOCUMENTS and rest.num_batches == 4
     assert whole.prequential_perplexity() == rest.prequential_perplexity() < 200
     assert whole.predicted[1] == sum(
@@ -122,28 +124,28 @@ def test_a_chain_goes_on_bit_for_bit_with_any_number_of_threads(monkeypatch):
     assert np.isnan(small().prequential_perplexity())
 
 
-def test_gibbs_and_filter_go_on_bit_for_bit():
+def test_gibbs_and_filter_resume_bit_for_bit():
     model, corpus = DPFA(200, layers=(4, 2), p=None), CORPUS[:60]
     whole, half, rest = (DPFAGibbs(model, corpus) for _ in range(3))
     whole.sweep(4)
     half.sweep(2)
-    rest.restore(half.arrays())
+    rest.load_state_dict(half.state_dict())
     rest.sweep(2)
-    assert equal(whole.arrays(), rest.arrays()) and rest.num_sweeps == 4
+    assert equal(whole.state_dict(), rest.state_dict()) and rest.num_sweeps == 4
     whole, half, rest = (DPFAFilter(model, rounds=3, burn_in=1, sweeps=2) for _ in range(3))
     for batch in (corpus[:30], corpus[30:]):
         whole.step(batch)
     half.step(corpus[:30])
-    rest.restore(half.arrays())
+    rest.load_state_dict(half.state_dict())
     rest.step(corpus[30:])
-    assert equal(whole.arrays(), rest.arrays())
+    assert equal(whole.state_dict(), rest.state_dict())
     assert equal({"a": whole.draw(1).topics}, {"a": rest.draw(1).topics})
-    np.testing.assert_allclose(whole.past.words.sum(), corpus.num_tokens)
-    np.testing.assert_allclose(whole.past.tokens.sum(), corpus.num_tokens)
-    assert (whole.past.used <= 60).all() and whole.documents_seen == 60
+    np.testing.assert_allclose(whole.statistics.words.sum(), corpus.num_tokens)
+    np.testing.assert_allclose(whole.statistics.tokens.sum(), corpus.num_tokens)
+    assert (whole.statistics.used <= 60).all() and whole.documents_seen == 60
 
 
-def test_what_is_fixed_stays():
+def test_fixed_rates_do_not_change():
     chain = DPFAChain(DPFA(200, layers=(3,), r=2.0, p=0.3), SCIR(0.1), data_size=60)
     chain.step(CORPUS[:60])
     found = chain.parameters()
@@ -154,7 +156,7 @@ def test_what_is_fixed_stays():
     assert (filter.parameters().rates == 2.0).all()
 
 
-def test_scores_beat_one_topic_and_go_on():
+def test_score_is_better_than_one_topic_and_resumes():
     rng = np.random.default_rng(9)
     split = completion(MODEL.draw_documents(rng, PARAMETERS, 80).corpus, observed=0.8, seed=0)
     whole, half, rest = (DPFAScore(split) for _ in range(3))
@@ -162,7 +164,7 @@ def test_scores_beat_one_topic_and_go_on():
         whole.add(PARAMETERS)
     for _ in range(2):
         half.add(PARAMETERS)
-    rest.restore(half.state())
+    rest.load_state_dict(half.state_dict())
     for _ in range(2):
         rest.add(PARAMETERS)
     assert rest.result() == whole.result() and whole.result().num_draws == 4
@@ -173,7 +175,7 @@ def test_scores_beat_one_topic_and_go_on():
     assert cold.local is None and "3 per draw" in whole.result().fold_in
 
 
-def test_empty_documents_are_documents():
+def test_empty_documents_are_counted():
     chain = small()
     chain.step(as_corpus(np.zeros((3, 200), int)))
     assert np.isfinite(chain.parameters().topics).all() and chain.documents_seen == 3
@@ -190,12 +192,12 @@ def test_empty_documents_are_documents():
         ({"p": 1.0}, "`p` must be between 0 and 1"),
     ],
 )
-def test_bad_models(settings, message):
+def test_bad_models_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         DPFA(**{"num_words": 3} | settings)
 
 
-def test_bad_input():
+def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="`data_size` must be positive"):
         small(data_size=0)
     with pytest.raises(ValueError, match="`score_every` must not be negative"):
@@ -217,12 +219,12 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`corpus` has no documents"):
         DPFAGibbs(MODEL, CORPUS[:0])
     with pytest.raises(ValueError, match="other layers"):
-        DPFAChain(MODEL, SCIR(0.1), data_size=3).restore(small().arrays())
+        DPFAChain(MODEL, SCIR(0.1), data_size=3).load_state_dict(small().state_dict())
     with pytest.raises(ValueError, match="other layers"):
-        DPFAFilter(MODEL).restore(DPFAFilter(DPFA(200, layers=(3,))).arrays())
+        DPFAFilter(MODEL).load_state_dict(DPFAFilter(DPFA(200, layers=(3,))).state_dict())
 
 
-def test_divergence_is_told():
+def test_divergence_raises():
     chain = small()
     chain.topics_state = chain.topics_state._replace(position=np.full((200, 5), np.nan, np.float32))
     with pytest.raises(TopicsDivergedError, match="topics are not finite"):

@@ -1,4 +1,4 @@
-"""What tests of the deep Boltzmann machine share: a tiny machine and its exact law."""
+"""Shared by tests of the deep Boltzmann machine: a tiny machine and its exact law."""
 
 import itertools
 
@@ -7,11 +7,12 @@ from dpfa_tools import TINY
 
 
 def shallow(depth):
+    """Return the tiny model with fewer layers."""
     return TINY._replace(weights=TINY.weights[: depth - 1], biases=TINY.biases[:depth])
 
 
 def all_layers(parameters):
-    """Every state of the layers, and its log probability but for a constant."""
+    """All states of the layers, and their log probabilities up to a constant."""
     sizes = [len(c) for c in parameters.biases]
     bits = np.array(list(itertools.product([0, 1], repeat=sum(sizes))))
     h = np.split(bits, np.cumsum(sizes)[:-1], axis=1)
@@ -22,8 +23,8 @@ def all_layers(parameters):
 
 
 def draw_layers(rng, parameters, size):
-    """Draw layers of the machine by itself, exactly."""
+    """Draw layers from the prior of the machine, exactly."""
     h, log_p = all_layers(parameters)
     law = np.exp(log_p - log_p.max())
-    places = rng.choice(len(law), size, p=law / law.sum())
-    return tuple(x[places] for x in h)
+    states = rng.choice(len(law), size, p=law / law.sum())
+    return tuple(x[states] for x in h)

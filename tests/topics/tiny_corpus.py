@@ -1,4 +1,4 @@
-"""A corpus small enough to enumerate, and its exact gradient and posterior."""
+"""A corpus that is small enough to enumerate, with its exact gradient and posterior."""
 
 from itertools import product
 
@@ -13,7 +13,7 @@ MEAN, VARIANCE = 0.1, 1.0
 
 
 def states(document, alpha=ALPHA):
-    """All assignments of one document's tokens: counts (states, topics, words), log p(z | alpha)."""
+    """Counts (states, topics, words) and log p(z | alpha) of all assignments of a document."""
     words = CORPUS[[document]].tokens()
     z = np.array(list(product(range(len(alpha)), repeat=len(words))))
     n = np.zeros((len(z), len(alpha), CORPUS.num_words))
