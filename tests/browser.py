@@ -1,4 +1,4 @@
-"""A headless Chromium driven through a pipe, in the browser's own protocol: nothing to install beside it."""
+"""A headless Chromium, controlled through a pipe by the DevTools protocol, without a driver."""
 
 import fcntl
 import json
@@ -25,16 +25,19 @@ WIRE = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4);"
     "os.execv(sys.argv[3], sys.argv[3:])"
 )
-"""The browser reads from descriptor 3 and writes to 4. (`preexec_fn` would fork, which JAX forbids.)"""
+"""Start the browser, which reads from descriptor 3 and writes to 4.
+
+`preexec_fn` would do the same, but it forks, which JAX forbids.
+"""
 
 
 def find():
-    """Path of a browser, or None."""
+    """Return the path of a browser, or None."""
     return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One tab; what it complains of is in `complaints`."""
+    """One tab; warnings and errors of the page are in `errors`."""
 
     def __init__(self, profile):
         to_browser, self.writing = os.pipe()
@@ -48,17 +51,11 @@ class Browser:
         )
         for end in (to_browser, from_browser, *high):
             os.close(end)
-        self.numbers, self.buffer, self.complaints, self.events, self.session = (
-            count(1),
-            b"",
-            [],
-            [],
-            None,
-        )
+        self.numbers, self.buffer = count(1), b""
+        self.errors, self.events, self.session = [], [], None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -71,7 +68,7 @@ class Browser:
         os.close(self.writing), os.close(self.reading)
 
     def call(self, method, **params):
-        """Send a command and wait for its answer."""
+        """Send a command and return its result."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         message |= {"sessionId": self.session} if self.session else {}
@@ -85,28 +82,28 @@ class Browser:
     def _next(self):
         while b"\0" not in self.buffer:
             read = os.read(self.reading, 65536)
-            assert read, "the browser has gone"
+            assert read, "the browser closed the pipe"
             self.buffer += read
         line, _, self.buffer = self.buffer.partition(b"\0")
         message = json.loads(line)
         name, params = message.get("method"), message.get("params", {})
         if name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(params["entry"]["text"])
+            self.errors.append(params["entry"]["text"])
         elif name in ("Runtime.exceptionThrown", "Network.loadingFailed"):
-            self.complaints.append(json.dumps(params)[:300])
+            self.errors.append(json.dumps(params)[:300])
         elif name == "Page.loadEventFired":
             self.events.append(name)
         return message
 
     def open(self, path):
-        """Load a file and wait until all of it is there."""
+        """Load a file and wait until it is complete."""
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
         while not self.events:
             self._next()
 
     def ask(self, expression):
-        """Value of a JavaScript expression on the page."""
+        """Return the value of a JavaScript expression on the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -119,7 +116,7 @@ class Browser:
             )
 
     def resize(self, width, height, dark=False):
-        """Be a phone, or a desk; by day or by night."""
+        """Set the size of the window (a phone below 600 pixels) and the colour scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,

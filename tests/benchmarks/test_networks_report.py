@@ -1,4 +1,4 @@
-"""A speed contest that is measured network by network loses nothing that was measured before."""
+"""Results of the speed benchmark: rows per network are merged with earlier ones."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ NETWORKS = ("small", "large")
 
 @pytest.fixture
 def report(monkeypatch):
-    """The module, from the folder of the benchmarks."""
+    """Return the module `networks_report` from the folder of the benchmarks."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import networks_report
 
@@ -21,7 +21,7 @@ def report(monkeypatch):
 
 
 def rows(report, network, scale=1.0):
-    """SGD; a sampler of twice its time; one of ten gradients per step, in 15 times its time."""
+    """Return rows of SGD, of a sampler, and of one with ten gradients per step."""
     sgd = [0.001 * scale, 0.002 * scale, 0.003 * scale]
     return [
         report.row(network, "SGD", sgd, sgd, 1, 3.0),
@@ -30,18 +30,18 @@ def rows(report, network, scale=1.0):
     ]
 
 
-def test_ratios_are_within_rounds(report):
+def test_ratios_are_computed_per_round(report):
     sgd, ours = [1.0, 2.0, 4.0], [3.0, 2.0, 6.0]
-    found = report.row("small", "isotherm", ours, sgd, 2, 5.86123)
-    assert found["over SGD, median of rounds"] == 1.5  # of 3, 1 and 1.5
-    assert found["over SGD, fastest over fastest"] == 2.0
-    assert (found["over SGD, lowest round"], found["over SGD, highest round"]) == (1.0, 3.0)
-    assert found["ms per gradient, fastest"] == 1000.0
-    assert found["per gradient over SGD, median of rounds"] == 0.75
-    assert found["scratch and state, in copies of the weights"] == 5.861
+    row = report.row("small", "isotherm", ours, sgd, 2, 5.86123)
+    assert row["over SGD, median of rounds"] == 1.5  # of 3, 1 and 1.5
+    assert row["over SGD, fastest over fastest"] == 2.0
+    assert (row["over SGD, lowest round"], row["over SGD, highest round"]) == (1.0, 3.0)
+    assert row["ms per gradient, fastest"] == 1000.0
+    assert row["per gradient over SGD, median of rounds"] == 0.75
+    assert row["scratch and state, in copies of the weights"] == 5.861
 
 
-def test_a_network_takes_the_place_of_its_earlier_rows_only(report, tmp_path):
+def test_a_network_replaces_only_its_own_earlier_rows(report, tmp_path):
     path = tmp_path / "speed.json"
     for network, date in (("large", "monday"), ("small", "tuesday"), ("large", "friday")):
         scale = 2.0 if date == "friday" else 1.0
@@ -61,10 +61,10 @@ def test_a_file_of_one_run_keeps_its_date(report, tmp_path):
     assert document["measured"] == {"small": {"date": "friday"}, "large": {"date": "monday"}}
 
 
-def test_who_makes_several_gradients_is_told_per_gradient_too(report):
-    found = report.summary(rows(report, "small") + rows(report, "large", 10.0))
-    told = {(line["table"], line["contestant"]): (line["small"], line["large"]) for line in found}
-    assert told == {
+def test_contestants_with_several_gradients_have_a_line_per_gradient(report):
+    lines = report.summary(rows(report, "small") + rows(report, "large", 10.0))
+    cells = {(line["table"], line["contestant"]): (line["small"], line["large"]) for line in lines}
+    assert cells == {
         ("time per step over plain SGD", "SGD"): (1, 1),
         ("time per step over plain SGD", "isotherm"): (2, 2),
         ("time per step over plain SGD", "peer, 10 gradients a step"): (15, 15),
@@ -76,7 +76,7 @@ def test_who_makes_several_gradients_is_told_per_gradient_too(report):
     }
 
 
-def test_draws_one_panel_per_network_that_is_there(report, tmp_path, monkeypatch):
+def test_figure_has_one_panel_per_measured_network(report, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(report, "save", lambda figure, path: drawn.append(figure))
     before = [

@@ -1,11 +1,11 @@
-"""Posteriors whose best Gaussian approximation is known.
+"""Targets whose best Gaussian approximation is known.
 
-- *Linear regression*, correlated and unscaled features: the posterior is Gaussian, the best full
-  approximation is the posterior itself and the best diagonal one has deviations
+- *Linear regression* with correlated and unscaled features: the posterior is Gaussian, the best
+  full approximation is the posterior itself and the best diagonal one has deviations
   `PRECISION_ii ** -0.5`.
-- *Logistic regression with one coefficient*: the bound is an integral over one dimension,
-  so Gauss-Hermite quadrature gives its value and its maximum, in double precision and without code
-  of the package.
+- *Logistic regression with one coefficient*: the bound is a one-dimensional integral. Its value and
+  maximum are computed by Gauss-Hermite quadrature, in double precision, without code of the
+  package.
 """
 
 import jax
@@ -30,7 +30,7 @@ MEAN_FIELD = np.diag(PRECISION) ** -0.5
 
 
 def linear_regression(unflatten=lambda w: w):
-    """Make a new target, so that nothing compiled for another one is used."""
+    """Build a new target, for which programs are compiled again."""
     prior = jnp.asarray(np.diag(PRIOR), jnp.float32)
 
     def log_likelihood(w, batch):
@@ -45,14 +45,14 @@ def linear_regression(unflatten=lambda w: w):
 
 
 def log_evidence():
-    """Log marginal likelihood of the linear regression: what the bound reaches at best."""
+    """Return the log marginal likelihood of the linear regression, the maximum of the bound."""
     marginal = X.astype(np.float64) @ np.linalg.solve(PRIOR, X.T) + np.eye(SIZE)
     sign, logdet = np.linalg.slogdet(2 * np.pi * marginal)
     return -0.5 * (Y @ np.linalg.solve(marginal, Y.astype(np.float64)) + sign * logdet)
 
 
 def errors(approximation, covariance="full"):
-    """Largest error of the mean, in true deviations; of the deviations; of the whitened covariance."""
+    """Return the largest errors of mean (in exact sds), sds and whitened covariance."""
     best = DEVIATIONS if covariance == "full" else MEAN_FIELD
     mean = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(approximation.mean)])
     deviations = jax.tree.leaves(approximation.standard_deviations())
@@ -73,7 +73,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 def logistic_regression():
-    """One coefficient, prior N(0, 4), both normalised."""
+    """Build logistic regression with one coefficient and prior N(0, 4), both normalised."""
 
     def log_likelihood(w, batch):
         a, b = batch
@@ -86,20 +86,21 @@ def logistic_regression():
 
 
 def log_joint(w):
+    """Return the log of likelihood times prior of the logistic regression."""
     a, b = A[:, 0].astype(np.float64), B.astype(np.float64)
     fit = -np.logaddexp(0, -b * a * np.asarray(w)[..., None]).sum(-1)
     return fit - 0.5 * np.asarray(w) ** 2 / 4 - 0.5 * np.log(2 * np.pi * 4)
 
 
 def logistic_bound(mean, deviation):
-    """The bound at N(mean, deviation^2), by quadrature."""
+    """Return the bound at N(mean, deviation^2), by quadrature."""
     expected = WEIGHTS @ log_joint(mean + deviation * NODES)
     return expected + np.log(deviation) + 0.5 * np.log(2 * np.pi * np.e)
 
 
 def best_logistic():
-    """Mean, deviation and bound of the best Gaussian; and the log evidence."""
-    found = optimize.minimize(lambda p: -logistic_bound(p[0], np.exp(p[1])), [1.0, -1.0], tol=1e-10)
+    """Return mean, deviation and bound of the best Gaussian, and the log evidence."""
+    best = optimize.minimize(lambda p: -logistic_bound(p[0], np.exp(p[1])), [1.0, -1.0], tol=1e-10)
     grid = np.linspace(-10, 15, 100_001)
     evidence = np.log(np.trapezoid(np.exp(log_joint(grid)), grid))
-    return found.x[0], np.exp(found.x[1]), -found.fun, evidence
+    return best.x[0], np.exp(best.x[1]), -best.fun, evidence

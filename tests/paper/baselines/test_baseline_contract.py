@@ -1,4 +1,4 @@
-"""Every baseline for networks: one interface, one prediction helper, something learnt."""
+"""Every baseline for networks has the same interface and fits a problem that is not linear."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from isotherm.paper.baselines.sgd import sgd
 RNG = np.random.default_rng(1)
 SIZE = 300
 X = RNG.normal(size=(2 * SIZE, 2)).astype(np.float32)
-Y = (np.hypot(*X.T) > 1.2).astype(np.int32)  # a disc, which no linear model finds
+Y = (np.hypot(*X.T) > 1.2).astype(np.int32)  # a disc: not linearly separable
 DATA, TEST = (X[:SIZE], Y[:SIZE]), (X[SIZE:], Y[SIZE:])
 NETWORK = mlp((2, 20, 2))
 BATCHES = isotherm.shuffled_batches(DATA, 50)
@@ -55,7 +55,7 @@ FITS = [fit_sgd, fit_bayes_by_backprop, fit_mc_dropout, fit_deep_ensemble, fit_l
 
 @pytest.mark.parametrize("fit", FITS)
 def test_draws_predict(key, fit):
-    """A disc: no linear model finds it, so the hidden layer has learnt something."""
+    """Draws have the right shapes, are reproducible, and predict a disc."""
     fitted = fit(key)
     start, draws = NETWORK.init(key), fitted.sample(key, 9)
     assert jax.tree.structure(draws) == jax.tree.structure(start)

@@ -1,6 +1,6 @@
 """DSVI finds the best Gaussian where it is known: the posterior, its mean field, a 1-d integral.
 
-Limits are about three times the largest error over 10 other seeds, which stands beside each of them.
+Limits are about three times the largest error over 10 other seeds, given in the comments.
 """
 
 import exact_posteriors as exact
@@ -22,7 +22,7 @@ SETTINGS = {"num_steps": 20_000, "draws_per_step": 4}  # the same in most tests:
 
 
 def is_best(approximation, covariance):
-    """Whether mean and deviations (and the whole covariance, if full) are as they should be."""
+    """Return whether mean and sds (and the covariance, if full) are within their limits."""
     mean, deviations, whitened = exact.errors(approximation, covariance)
     good = mean < 0.25 and deviations < 0.07  # 0.08 and 0.023
     return good and (covariance == "diagonal" or whitened < 0.25)  # 0.08
@@ -31,7 +31,7 @@ def is_best(approximation, covariance):
 @pytest.mark.parametrize(
     "optimizer", [None, optax.adam(optax.cosine_decay_schedule(0.05, 20_000))], ids=["rm", "adam"]
 )
-def test_a_full_covariance_is_the_posterior(key, optimizer):
+def test_full_covariance_is_that_of_the_posterior(key, optimizer):
     q = dsvi(key, GRADIENT, ZERO, BATCHES, **SETTINGS, optimizer=optimizer)
     assert is_best(q, "full")
     assert q.mean.dtype == q.scale.dtype == q.elbo.dtype == jnp.float32
@@ -41,16 +41,16 @@ def test_a_full_covariance_is_the_posterior(key, optimizer):
     assert -5 * bound.standard_error < gap < 0.1
 
 
-def test_a_diagonal_covariance_is_the_mean_field_and_too_narrow(key):
+def test_diagonal_covariance_is_the_mean_field(key):
     q = dsvi(key, GRADIENT, ZERO, BATCHES, **SETTINGS, covariance="diagonal")
     assert is_best(q, "diagonal")
-    # 49, 54, 18 and 19 % too small: the known price of ignoring correlations.
+    # 49, 54, 18 and 19 % too small: the known effect of ignoring correlations.
     assert np.all(np.asarray(q.standard_deviations()) < 0.9 * exact.DEVIATIONS)
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
-def test_without_the_entropy_it_is_not(key, covariance, monkeypatch):
-    """A mutant: the bound without its entropy term; the factor collapses on the mode."""
+def test_mutant_without_the_entropy_is_caught(key, covariance, monkeypatch):
+    """Without the entropy term of the bound the Gaussian collapses to the mode."""
     monkeypatch.setattr(gaussian, "log_volume", lambda factor: jnp.zeros((), factor.dtype))
     q = dsvi(
         key,
@@ -72,18 +72,18 @@ def test_logistic_regression_matches_quadrature(key):
     mean, deviation, best, evidence = exact.best_logistic()
     assert abs(q.mean[0] - mean) < 0.03  # 0.011
     assert abs(q.standard_deviations()[0] / deviation - 1) < 0.04  # 0.014
-    # What was found is within 0.003 nats of the best, by quadrature and by our own estimate.
-    there = exact.logistic_bound(float(q.mean[0]), float(q.scale[0, 0]))
-    assert best - 0.003 < there <= best < evidence
+    # The result is within 0.003 nats of the best, by quadrature and by our own estimate.
+    reached = exact.logistic_bound(float(q.mean[0]), float(q.scale[0, 0]))
+    assert best - 0.003 < reached <= best < evidence
     estimate = evidence_bound(key, grad_fn, q, data, num_draws=20_000)
-    assert abs(estimate.value - there) < 5 * estimate.standard_error
-    # The trace climbs, and ends at the bound: its mean over many steps is an estimate too.
+    assert abs(estimate.value - reached) < 5 * estimate.standard_error
+    # The trace rises and ends at the bound: its mean over many steps is an estimate too.
     tail = np.asarray(q.elbo[-5000:], np.float64)
     assert q.elbo[:3].mean() < tail.mean() - 0.5
     assert abs(tail.mean() - best) < 0.1
 
 
-def test_any_tree_gives_the_same_answer_as_the_flat_numbers(key):
+def test_a_tree_gives_the_same_result_as_a_flat_array(key):
     def unflatten(tree):
         return jnp.concatenate([tree["a"], tree["b"][None], tree["c"].ravel()])
 
@@ -102,7 +102,7 @@ def test_any_tree_gives_the_same_answer_as_the_flat_numbers(key):
     }
 
 
-def test_half_precision_stays_half(key):
+def test_half_precision_is_kept(key):
     position = {"w": jnp.zeros(exact.DIMENSION, jnp.bfloat16)}
     grad_fn = exact.linear_regression(lambda tree: tree["w"].astype(jnp.float32))
     q = dsvi(key, grad_fn, position, BATCHES, num_steps=20)
@@ -120,8 +120,8 @@ def test_seeds_and_step_sizes_vectorise(key):
     np.testing.assert_allclose(qs.mean[1], one.mean, rtol=1e-3)
 
 
-def test_the_units_of_the_features_do_not_matter(key):
-    """Scaling a feature by a power of two scales its coefficient, and changes nothing else."""
+def test_invariance_to_the_units_of_features(key):
+    """Scaling a feature by a power of two scales its coefficient and changes nothing else."""
     units = np.array([1.0, 64.0, 0.25, 1024.0], np.float32)
     prior = jnp.asarray(np.diag(exact.PRIOR) * units.astype(np.float64) ** 2, jnp.float32)
     scaled = isotherm.minibatch_gradient(
@@ -162,12 +162,12 @@ def test_draws_have_the_moments_of_the_gaussian(key):
         ({"scale": jnp.ones(3)}, r"`scale` must be one number or have the shapes"),
     ],
 )
-def test_bad_settings_say_so(key, settings, message):
+def test_bad_settings_raise(key, settings, message):
     with pytest.raises(ValueError, match=message):
         dsvi(key, GRADIENT, ZERO, BATCHES, **settings)
 
 
-def test_bad_targets_say_so(key):
+def test_bad_targets_and_divergence_raise(key):
     with pytest.raises(ValueError, match=r"`grad_fn` must come from `isotherm.minibatch_gradient`"):
         dsvi(key, lambda w, batch: -w, ZERO, BATCHES)
     with pytest.raises(ValueError, match="leaf 'position' has dtype int32"):

@@ -1,6 +1,6 @@
-"""HFSGVI finds the best Gaussian where it is known, and its parts are what they should be.
+"""HFSGVI finds the best Gaussian where it is known; tests of its parts.
 
-Limits are about three times the largest error over 10 other seeds, which stands beside each of them.
+Limits are about three times the largest error over 10 other seeds, given in the comments.
 """
 
 import exact_posteriors as exact
@@ -22,24 +22,24 @@ SETTINGS = {"num_steps": 1000, "draws_per_step": 20}
 
 
 def is_best(approximation, covariance):
-    """Whether mean and deviations (and the whole covariance, if full) are as they should be."""
+    """Return whether mean and sds (and the covariance, if full) are within their limits."""
     mean, deviations, whitened = exact.errors(approximation, covariance)
     good = mean < 0.07 and deviations < 0.09  # 0.024 and 0.03
     return good and (covariance == "diagonal" or whitened < 0.17)  # 0.055
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
-def test_it_finds_the_best_gaussian(key, covariance):
+def test_result_is_the_best_gaussian(key, covariance):
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, covariance=covariance, **SETTINGS)
     assert is_best(q, covariance)
     assert q.mean.dtype == q.scale.dtype == q.elbo.dtype == jnp.float32
-    if covariance == "diagonal":  # too narrow, as a mean field is
+    if covariance == "diagonal":  # too narrow, like every mean field
         assert np.all(np.asarray(q.standard_deviations()) < 0.9 * exact.DEVIATIONS)
     else:
         np.testing.assert_array_equal(q.scale, np.tril(q.scale))
 
 
-def test_minibatches_only_add_noise(key):
+def test_minibatches_do_not_bias(key):
     batches = isotherm.independent_batches((exact.X, exact.Y), 60)
     q = hfsgvi(key, GRADIENT, ZERO, batches, covariance="full", num_steps=2000, draws_per_step=20)
     mean, deviations, whitened = exact.errors(q)
@@ -48,8 +48,8 @@ def test_minibatches_only_add_noise(key):
     assert whitened < 0.5  # 0.19
 
 
-def test_it_needs_few_steps(key):
-    """What curvature is for: after 60 steps DSVI is still 13 deviations away from the mean."""
+def test_convergence_in_few_steps(key):
+    """After 60 steps DSVI is still 13 deviations away from the mean."""
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, num_steps=60, draws_per_step=20)
     mean, deviations, _ = exact.errors(q, "diagonal")
     assert mean < 0.15  # 0.05
@@ -57,7 +57,7 @@ def test_it_needs_few_steps(key):
 
 
 @pytest.mark.parametrize("mutant", ["no entropy", "sign of the curvature"])
-def test_mutants_are_found(key, mutant, monkeypatch):
+def test_mutants_are_caught(key, mutant, monkeypatch):
     if mutant == "no entropy":
         monkeypatch.setattr(gaussian, "log_volume", lambda factor: jnp.zeros((), factor.dtype))
     else:
@@ -71,7 +71,7 @@ def test_mutants_are_found(key, mutant, monkeypatch):
 
 
 def test_shared_curvature_is_biased(key):
-    """Why it is not the default: each step goes to the optimum of its own sample."""
+    """It is not the default because each step goes to the optimum of its own sample."""
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, covariance="full", num_steps=500, curvature="shared")
     ratio = np.asarray(q.standard_deviations()) / exact.DEVIATIONS
     assert ratio.min() > 1.05
@@ -84,16 +84,16 @@ def test_logistic_regression_matches_quadrature(key):
     mean, deviation, best, evidence = exact.best_logistic()
     assert abs(q.mean[0] - mean) < 0.05  # 0.016
     assert abs(q.standard_deviations()[0] / deviation - 1) < 0.04  # 0.012
-    there = exact.logistic_bound(float(q.mean[0]), float(q.scale[0]))
-    assert best - 0.008 < there <= best < evidence
+    reached = exact.logistic_bound(float(q.mean[0]), float(q.scale[0]))
+    assert best - 0.008 < reached <= best < evidence
     estimate = evidence_bound(key, grad_fn, q, data, num_draws=20_000)
-    assert abs(estimate.value - there) < 5 * estimate.standard_error
+    assert abs(estimate.value - reached) < 5 * estimate.standard_error
     assert q.elbo[0] < q.elbo[-500:].mean() - 0.5
     assert abs(q.elbo[-500:].mean() - best) < 0.1
 
 
-def test_a_target_that_is_not_log_concave_does_no_harm(key):
-    """Two modes with negative curvature between them, and a start near the top of the ridge."""
+def test_target_that_is_not_log_concave(key):
+    """Two modes with negative curvature between them, started near the maximum in between."""
 
     def log_likelihood(w, batch):
         return jnp.full(batch.shape, -(w**4) / 4 + 2 * w**2) / batch.shape[0]
@@ -101,7 +101,7 @@ def test_a_target_that_is_not_log_concave_does_no_harm(key):
     grad_fn = isotherm.minibatch_gradient(log_likelihood, lambda w: 0.0 * w, data_size=1)
     q = hfsgvi(key, grad_fn, jnp.array(0.3), isotherm.full_batch(np.zeros(1, np.float32)))
     # The best Gaussian of one mode: the expected gradient -(m^3 + 3 m s^2) + 4 m is 0, so
-    # m^2 = 4 - 3 s^2, and s^-2 = 3 (m^2 + s^2) - 4 = 8 - 6 s^2; either mode will do.
+    # m^2 = 4 - 3 s^2, and s^-2 = 3 (m^2 + s^2) - 4 = 8 - 6 s^2, for either mode.
     square = (8 - np.sqrt(64 - 24)) / 12
     assert abs(abs(q.mean) - np.sqrt(4 - 3 * square)) < 0.04  # 0.014
     assert abs(q.standard_deviations() - np.sqrt(square)) < 0.04  # 0.015
@@ -120,13 +120,13 @@ def test_conjugate_gradients_stop_at_negative_curvature():
     diagonal, b = jnp.array([1.0, -1.0]), jnp.array([1.0, 0.5])
     x = conjugate_gradients(lambda v: diagonal * v, b, 5)
     assert np.all(np.isfinite(x))
-    assert x @ b > 0  # uphill
+    assert x @ b > 0  # ascent
     np.testing.assert_array_equal(conjugate_gradients(lambda v: -v, b, 5), 0)
     np.testing.assert_array_equal(conjugate_gradients(lambda v: v, 0 * b, 5), 0)
 
 
 @pytest.mark.parametrize(
-    ("gained", "promised", "factor"),
+    ("gained", "predicted", "factor"),
     [
         (0.9, 1, 2 / 3),
         (0.5, 1, 1),
@@ -136,8 +136,8 @@ def test_conjugate_gradients_stop_at_negative_curvature():
         (1, -1, 1.5),
     ],
 )
-def test_damping_follows_levenberg_and_marquardt(gained, promised, factor):
-    new = adapt(jnp.float32(1), jnp.float32(gained), jnp.float32(promised))
+def test_damping_follows_levenberg_and_marquardt(gained, predicted, factor):
+    new = adapt(jnp.float32(1), jnp.float32(gained), jnp.float32(predicted))
     assert new == pytest.approx(factor)
 
 
@@ -151,6 +151,6 @@ def test_damping_follows_levenberg_and_marquardt(gained, promised, factor):
         ({"covariance": "low rank"}, "`covariance` must be 'full' or 'diagonal'"),
     ],
 )
-def test_bad_settings_say_so(key, settings, message):
+def test_bad_settings_raise(key, settings, message):
     with pytest.raises(ValueError, match=message):
         hfsgvi(key, GRADIENT, ZERO, WHOLE, **settings)

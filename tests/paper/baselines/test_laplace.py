@@ -1,4 +1,4 @@
-"""Laplace is exact where the posterior is Gaussian, and its curvature is Gauss-Newton's elsewhere."""
+"""Laplace is exact for Gaussian posteriors; elsewhere its curvature is the Gauss-Newton matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ TARGETS = RNG.normal(size=(300, 2)).astype(np.float32)
 
 
 def hessian(network, position, data):
-    """Minus the Hessian of the log likelihood, by differentiation."""
+    """Return minus the Hessian of the log likelihood, by differentiation."""
     flat, unravel = ravel_pytree(position)
     return -np.asarray(jax.hessian(lambda w: network.log_likelihood(unravel(w), data).sum())(flat))
 
 
 def gauss_newton(network, position, data):
-    """The sum of J' Lambda J over rows, with every matrix written out."""
+    """Return the sum of J' Lambda J over rows, with every matrix written out."""
     flat, unravel = ravel_pytree(position)
     jacobian = np.asarray(jax.jacobian(lambda w: network.apply(unravel(w), data[0]))(flat))
     if network.likelihood == "gaussian":
@@ -35,7 +35,7 @@ def gauss_newton(network, position, data):
 
 
 def test_linear_regression_is_exact(key):
-    """Two targets: the posterior of the weights, computed from the design."""
+    """With two outputs, against the posterior of the weights computed from the design."""
     network = mlp((3, 2), likelihood="gaussian", prior_sd=2.0, noise_sd=0.5)
     design = np.c_[X, np.ones(len(X))].astype(np.float64)
     precision = design.T @ design / 0.25 + np.eye(4) / 4
@@ -64,7 +64,7 @@ def test_linear_regression_is_exact(key):
     np.testing.assert_allclose(narrow.last.covariance, stronger, rtol=1e-3, atol=1e-7)
 
 
-def test_the_last_layer_has_the_curvature_of_the_hessian(key, monkeypatch):
+def test_curvature_of_the_last_layer_is_the_hessian(key, monkeypatch):
     """A network is linear in its last layer, so Gauss-Newton is the Hessian there."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 70)
     network = mlp((3, 5, 4), activation="tanh", prior_sd=0.7)
@@ -80,8 +80,8 @@ def test_the_last_layer_has_the_curvature_of_the_hessian(key, monkeypatch):
 
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
 @pytest.mark.parametrize("rows_per_group", [1, 7])
-def test_the_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
-    """An estimate: 400 sweeps over 300 rows, so errors of 1 % at most, here against 5 %."""
+def test_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
+    """400 sweeps over 300 rows give errors of at most 1 %; the limit is 5 %."""
     outputs, labels = (4, LABELS) if likelihood == "categorical" else (2, TARGETS)
     network = mlp((3, 5, outputs), activation="tanh", likelihood=likelihood, noise_sd=0.5)
     position = network.init(key)
@@ -92,8 +92,8 @@ def test_the_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
     np.testing.assert_allclose(ravel_pytree(estimate)[0], exact, rtol=0.05)
 
 
-def test_the_empirical_fisher_is_the_sum_of_squared_gradients(key):
-    """With one row per group there is nothing random left."""
+def test_empirical_fisher_is_the_sum_of_squared_gradients(key):
+    """With one row per group the estimate is not random."""
     network = mlp((3, 5, 4), activation="tanh")
     position = network.init(key)
     flat, unravel = ravel_pytree(position)
@@ -104,7 +104,7 @@ def test_the_empirical_fisher_is_the_sum_of_squared_gradients(key):
     np.testing.assert_allclose(ravel_pytree(many)[0], np.sum(each**2, axis=0), rtol=0.06)
 
 
-def test_a_diagonal_gaussian_has_the_precision_it_should(key):
+def test_precision_of_a_diagonal_gaussian(key):
     network = mlp((3, 5, 4), prior_sd=0.5)
     position = network.init(key)
     squares = curvature_diagonal(key, network, position, (X, LABELS), "fisher", 1)
@@ -141,7 +141,7 @@ def test_a_diagonal_gaussian_has_the_precision_it_should(key):
         ({"mode": (jnp.ones((3, 4)),)}, "`mode` must be a sequence of"),
     ],
 )
-def test_bad_settings_say_so(key, settings, message):
+def test_bad_settings_raise(key, settings, message):
     network = mlp((3, 4))
     given = {"mode": network.init(key)} | settings
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Dropout masks have the right rate and mean, and training with them is ridge regression."""
+"""Masks have the right rate and mean; training a linear model with them is ridge regression."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def test_draws_keep_or_drop_whole_rows(key):
 
 
 def test_a_masked_row_is_a_dropped_unit(key):
-    """The network with masked weights is the network whose units are zeroed and scaled."""
+    """Masked weights have the same outputs as units that are set to zero and scaled."""
     network = mlp((4, 30, 2))
     position = network.init(key)
     draw = module.masked(key, position, (0.0, 0.4))
@@ -56,7 +56,7 @@ def test_a_masked_row_is_a_dropped_unit(key):
     np.testing.assert_allclose(network.apply(draw, x), by_hand, rtol=1e-5, atol=1e-6)
 
 
-def test_convolutions_lose_channels(key):
+def test_convolutions_drop_channels(key):
     network = lenet(12 + 4, channels=(6, 8), hidden=(10,), num_classes=3)
     position = network.init(key)
     draw = module.masked(key, position, (0.0, 0.5, 0.5, 0.5))
@@ -72,7 +72,7 @@ Y = (X @ [1.0, -2.0, 0.5] + 0.7 + RNG.normal(size=SIZE) * 0.5).astype(np.float32
 
 
 def ridge(rate):
-    """Minimise the mean over masks of squared error and prior: a normal equation."""
+    """Return the minimum of the mean, over masks, of squared error and prior."""
     design = np.c_[X, np.ones(SIZE)].astype(np.float64)
     matrix = design.T @ design
     penalty = rate / (1 - rate) * np.diag(matrix) + 1 / (1 - rate)
@@ -103,14 +103,14 @@ def distance(fit, rate=RATE):
 
 @pytest.mark.parametrize("masks_per_batch", [1, 10, 100])
 def test_training_a_linear_model_is_ridge_regression(key, masks_per_batch):
-    """Over 10 other seeds the largest error was 0.025, with one mask; without dropout it is 0.96."""
+    """Over 10 other seeds the largest error was 0.025 (one mask); without dropout it is 0.96."""
     fit = train(key, masks_per_batch=masks_per_batch)
     assert distance(fit) < 0.1
     assert np.abs(ridge(RATE) - ridge(0.0)).max() > 0.3
 
 
 def test_mutants_are_caught(key, monkeypatch):
-    """The ridge of another rate, and masks that are not scaled up."""
+    """Another dropout rate, and masks that are not scaled up."""
     assert distance(train(key, rate=0.15)) > 0.1
     drop = module._drop
 
@@ -122,7 +122,7 @@ def test_mutants_are_caught(key, monkeypatch):
     assert distance(train(key)) > 0.1
 
 
-def test_the_same_key_gives_the_same_fit_and_draws(key):
+def test_fit_and_draws_are_reproducible(key):
     network = mlp((3, 8, 1), likelihood="gaussian")
 
     def fit(key):
@@ -154,7 +154,7 @@ def test_the_same_key_gives_the_same_fit_and_draws(key):
         ({"position": {"w": jnp.ones((3, 1))}}, "`position` must be made of"),
     ],
 )
-def test_bad_settings_say_so(key, settings, message):
+def test_bad_settings_raise(key, settings, message):
     network = mlp((3, 8, 1), likelihood="gaussian")
     given = {"position": network.init(key), "num_steps": 2} | settings
     with pytest.raises(ValueError, match=message):

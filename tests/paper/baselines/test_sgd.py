@@ -1,4 +1,4 @@
-"""SGD and ensembles of it: the steps it claims to take, and the points it ends at."""
+"""SGD and deep ensembles: single steps, and the points where training ends."""
 
 import exact_posteriors as exact
 import jax
@@ -21,7 +21,7 @@ LIKELIEST = np.linalg.lstsq(exact.X.astype(np.float64), exact.Y, rcond=None)[0]
 
 
 def loss(w, rows):
-    """The loss of the module's docstring, written once more."""
+    """Return the loss of the module docstring, written independently."""
     x, y = rows
     return 0.5 * jnp.mean((y - x @ (w / UNITS)) ** 2) + 0.5 * jnp.sum(w**2) / exact.SIZE
 
@@ -40,18 +40,17 @@ def test_a_step_is_a_step_of_momentum(key):
 
 
 @pytest.mark.parametrize("prior", [True, False], ids=["mode", "maximum likelihood"])
-def test_it_ends_at_the_mode_or_at_the_likeliest_point(key, prior):
+def test_training_ends_at_the_mode_or_the_maximum_likelihood(key, prior):
     best = exact.MEAN if prior else LIKELIEST
     schedule = isotherm.schedules.halving(0.2, every=400)
     fit = sgd(key, GRADIENT, ZERO, BATCHES, num_steps=4000, step_size=schedule, prior=prior)
     np.testing.assert_allclose(fit.position, best * exact.UNITS, atol=2e-3)
-    assert (
-        np.abs((exact.MEAN - LIKELIEST) * exact.UNITS).max() > 6e-3
-    )  # so it cannot pass with the other
+    # The two points differ by more than the tolerance.
+    assert np.abs((exact.MEAN - LIKELIEST) * exact.UNITS).max() > 6e-3
     assert fit.losses.shape == (4000,) and fit.losses[-100:].mean() < fit.losses[:10].mean()
 
 
-def test_any_optimiser_will_do(key):
+def test_another_optimizer(key):
     adam = optax.adam(optax.cosine_decay_schedule(0.1, 1000))
     fit = sgd(key, GRADIENT, ZERO, FULL, num_steps=1000, optimizer=adam)
     np.testing.assert_allclose(fit.position, exact.MEAN * exact.UNITS, atol=1e-3)
@@ -63,7 +62,7 @@ def test_draws_are_copies(key):
     np.testing.assert_array_equal(draws, np.broadcast_to(fit.position, (1, 3, exact.DIMENSION)))
 
 
-def test_how_it_is_cut_into_chunks_does_not_matter(key, monkeypatch):
+def test_the_number_of_chunks_does_not_matter(key, monkeypatch):
     one = sgd(key, GRADIENT, ZERO, BATCHES, num_steps=97)
     monkeypatch.setattr("isotherm.paper.baselines.training.NUM_CHUNKS", 3)
     other = sgd(key, GRADIENT, ZERO, BATCHES, num_steps=97)
@@ -91,7 +90,7 @@ def test_members_of_an_ensemble_are_runs_of_sgd(key):
     assert np.all(distances[~np.eye(3, dtype=bool)] > 0.01)
 
 
-def test_draws_of_an_ensemble_are_all_members_before_any_again(key):
+def test_draws_of_an_ensemble_repeat_no_member_before_all_are_used(key):
     ensemble = deep_ensemble(
         key, GRADIENT, lambda k: random.gaussian(k, ZERO), FULL, num_steps=1, num_members=4
     )
@@ -102,14 +101,14 @@ def test_draws_of_an_ensemble_are_all_members_before_any_again(key):
     assert len(few) == 4
 
 
-def test_divergence_says_when(key):
+def test_divergence_raises_with_the_step(key):
     with pytest.raises(
         FloatingPointError, match=r"SGD diverged: it is not finite from step \d+ on"
     ):
         sgd(key, GRADIENT, ZERO, FULL, num_steps=500, step_size=100.0)
-    spoilt = (exact.X, np.where(np.arange(exact.SIZE) == 3, np.nan, exact.Y))
+    with_nan = (exact.X, np.where(np.arange(exact.SIZE) == 3, np.nan, exact.Y))
     with pytest.raises(FloatingPointError, match="from step 0 on"):
-        sgd(key, GRADIENT, ZERO, isotherm.full_batch(spoilt), num_steps=5)
+        sgd(key, GRADIENT, ZERO, isotherm.full_batch(with_nan), num_steps=5)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +122,13 @@ def test_divergence_says_when(key):
         ({"position": jnp.zeros(4, jnp.int32)}, "dtype int32"),
     ],
 )
-def test_bad_settings_say_so(key, settings, message):
+def test_bad_settings_raise(key, settings, message):
     given = {"grad_fn": GRADIENT, "position": ZERO, "batches": FULL, "num_steps": 2} | settings
     with pytest.raises(ValueError, match=message):
         sgd(key, **given)
 
 
-def test_bad_numbers_say_so(key):
+def test_bad_counts_raise(key):
     with pytest.raises(ValueError, match="`num_members` must be at least 1, got 0"):
         deep_ensemble(key, GRADIENT, lambda k: ZERO, FULL, num_steps=1, num_members=0)
     fit = sgd(key, GRADIENT, ZERO, FULL, num_steps=1)

@@ -1,4 +1,4 @@
-"""The Wikipedia figure: it runs, goes on bit for bit after a cut, and its claims can fail."""
+"""The Wikipedia experiment: all methods run and resume exactly, and claims can fail."""
 
 import jax
 import numpy as np
@@ -42,10 +42,10 @@ def _data():
 
 @pytest.fixture(scope="module")
 def result(_data):
-    lines = []
-    found = dpfa_wiki.run(SMALL, jax.random.key(0), lines.append, Checkpoints(None))
-    assert any("documents per CPU-second, on 0." in line for line in lines)
-    return found
+    messages = []
+    result = dpfa_wiki.run(SMALL, jax.random.key(0), messages.append, Checkpoints(None))
+    assert any("documents per CPU-second, on 0." in message for message in messages)
+    return result
 
 
 def test_every_method_has_its_curves(result):
@@ -55,53 +55,53 @@ def test_every_method_has_its_curves(result):
         np.testing.assert_array_equal(late[:, 0], [300, 350, 400])
         assert np.isfinite(curve[:, 1]).all() and result[f"final {name}"][0] == late[-1, 1]
     assert result["seeds S, one layer"].shape == (2,) and result["tried SGRLD"].shape == (2, 2)
-    found = dpfa_wiki.rows(SMALL, result)
-    assert [row["table"] for row in found].count("Perplexity") == len(SMALL.methods()) == 12
+    rows = dpfa_wiki.rows(SMALL, result)
+    assert [row["table"] for row in rows].count("Perplexity") == len(SMALL.methods()) == 12
     assert set(dpfa_wiki.plot(SMALL, result)) == {"curves", "alternatives", "layers"}
 
 
 def test_claims_compare_documents_and_can_fail(result):
-    """A method whose every token is 10 % less probable is 11 % above, without error."""
+    """If every token is 10 % less probable, the perplexity is 11 % higher, without error."""
     worse = result | {"cells BCDF": result["cells S, one layer"] + np.log(0.9)}
     gap, error = tables.difference(worse, "BCDF", "S, one layer")
     assert gap == pytest.approx(result["final S, one layer"][0] * (1 / 0.9 - 1)) and error < 1e-6
-    turned = {}
+    changed = {}
     for name in ("mSGNHT-E, h = 0.0001", "RBM", "BCDF", "NB-FTM, BCDF", "LDA, BCDF"):
-        turned[f"cells {name}"] = result["cells mSGNHT-S, h = 0.0001"] + np.log(0.9)
-    held = dpfa_wiki.check(SMALL, result | turned)
+        changed[f"cells {name}"] = result["cells mSGNHT-S, h = 0.0001"] + np.log(0.9)
+    held = dpfa_wiki.check(SMALL, result | changed)
     assert [claim.holds for claim in held[:5]] == [True] * 5
-    turned = {name: 2 * result["cells mSGNHT-S, h = 0.0001"] - x for name, x in turned.items()}
-    assert not any(claim.holds for claim in dpfa_wiki.check(SMALL, result | turned)[:5])
+    changed = {name: 2 * result["cells mSGNHT-S, h = 0.0001"] - x for name, x in changed.items()}
+    assert not any(claim.holds for claim in dpfa_wiki.check(SMALL, result | changed)[:5])
 
 
 @pytest.mark.parametrize(
     "method", [Method("chain"), Method("filter"), Method("boltzmann", "euler"), Method("lda")]
 )
-def test_a_cut_run_goes_on_bit_for_bit(method, tmp_path):
-    class Cut(Exception):
+def test_an_interrupted_run_resumes_exactly(method, tmp_path):
+    class Interrupted(Exception):
         pass
 
-    def cut(line):
-        if "300 documents" in line:
-            raise Cut
+    def interrupt(message):
+        if "300 documents" in message:
+            raise Interrupted
 
     def run(checkpoints, report):
-        work = dpfa_wiki._Trainer(SMALL, 5, checkpoints, report)
-        return work.run("a", method, dpfa_wiki.Steps(1e-2, 0.03, 0.03))
+        trainer = dpfa_wiki._Trainer(SMALL, 5, checkpoints, report)
+        return trainer.run("a", method, dpfa_wiki.Steps(1e-2, 0.03, 0.03))
 
-    whole = run(Checkpoints(None), lambda line: None)
+    whole = run(Checkpoints(None), lambda message: None)
     checkpoints = Checkpoints.open(tmp_path, {}, resume=True)
-    with pytest.raises(Cut):
-        run(checkpoints, cut)
+    with pytest.raises(Interrupted):
+        run(checkpoints, interrupt)
     assert checkpoints.load("a, seed 0, to 400") is not None
-    again = run(checkpoints, lambda line: None)
+    resumed = run(checkpoints, lambda message: None)
     for name in ("curve", "late", "cells"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
-    np.testing.assert_array_equal(whole.final[:3], again.final[:3])
+        np.testing.assert_array_equal(getattr(whole, name), getattr(resumed, name))
+    np.testing.assert_array_equal(whole.final[:3], resumed.final[:3])
 
 
-def test_settings_are_checked():
+def test_bad_settings_raise():
     with pytest.raises(ValueError, match="multiple of `batch_size`"):
         dpfa_wiki.Config(num_documents=228_650)
-    with pytest.raises(ValueError, match="go beyond"):
+    with pytest.raises(ValueError, match="must be longer than `start_documents`"):
         dpfa_wiki.Config(seed_documents=10_000)

@@ -1,4 +1,4 @@
-"""The LDA experiment: its curves are ordinary scores, its claims can fail, and it runs."""
+"""The LDA experiment: curves agree with scores, claims can fail, and the smoke run."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from isotherm.paper.experiments.lda_icml import figures, tables
 from isotherm.paper.experiments.lda_icml.methods import (
     GIBBS,
     SAMPLERS,
-    Bench,
+    ChainRunner,
     Protocol,
     curve,
     run_chain,
@@ -35,7 +35,7 @@ def corpora():
 
 def test_a_curve_ends_at_the_score_of_its_later_half(corpora):
     train, split = corpora
-    found = curve(run_chain(GIBBS, (0.0, 0.1), train, split, PROTOCOL, seed=3), split)
+    values = curve(run_chain(GIBBS, (0.0, 0.1), train, split, PROTOCOL, seed=3), split)
     chain = GibbsLDA(train, 3, alpha=0.1, beta=0.1, seed=3)
     score = CompletionScore(split, 0.1, sweeps=15, burn_in=10, warm=True, seed=3)
     draws = list(chain.draws(10, thin=4))
@@ -46,24 +46,24 @@ def test_a_curve_ends_at_the_score_of_its_later_half(corpora):
         score.add(draw)
     n = split.scored.counts
     expected = np.exp(-(np.log((score.sums - first) / 5) @ n) / n.sum())
-    assert found[-1] == pytest.approx(expected, rel=1e-9)
-    assert found.shape == (10,) and PROTOCOL.num_averaged == 5
+    assert values[-1] == pytest.approx(expected, rel=1e-9)
+    assert values.shape == (10,) and PROTOCOL.num_averaged == 5
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_method_runs_twice_the_same(corpora, name):
+def test_every_method_is_reproducible(corpora, name):
     h = {"SGLD": 1e-3, "SCIR": 0.2, "SGRLD": 0.05}.get(name, 0.02)
     one, two = (run_chain(name, (h, 0.5), *corpora, PROTOCOL, seed=0) for _ in range(2))
     np.testing.assert_array_equal(one.sums, two.sums)
     assert curve(one, corpora[1])[-1] < 21
 
 
-def test_a_diverged_chain_has_no_perplexity(corpora):
+def test_a_diverged_chain_has_infinite_perplexity(corpora):
     chain = run_chain("mSGNHT-E", (3.0, 0.5), *corpora, PROTOCOL, seed=0)
     assert np.isinf(curve(chain, corpora[1])[-1]) and np.isnan(chain.seconds)
 
 
-def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
+def test_the_next_best_setting_replaces_one_that_diverges(corpora):
     config = lda_icml.Config(
         num_topics=3,
         batch_size=10,
@@ -76,21 +76,21 @@ def test_the_next_best_setting_takes_the_place_of_one_that_diverges(corpora):
         step_sizes=(3.0, 0.01),
     )
     train, split = corpora
-    checkpoints = Kept()
-    work = Bench(config.protocol, checkpoints, lambda _: None, 0, train, split)
+    checkpoints = InMemory()
+    chains = ChainRunner(config.protocol, checkpoints, lambda _: None, 0, train, split)
     good = {"curves": np.full(10, 5.0), "seconds": np.ones(()), "cpu": np.ones(())}
     checkpoints.saved["choice: mSGNHT-E (3.0, 0.75), seed 0"] = good
-    found = lda_icml._method(config, "mSGNHT-E", work, work)
-    assert found["tried mSGNHT-E"][0, 0] == 5.0
-    assert found["chosen mSGNHT-E"].tolist()[:2] == [0.01, 0.75]
-    assert found["chosen mSGNHT-E"][3] == 1 and np.isfinite(found["test mSGNHT-E"]).all()
-    again = lda_icml._method(config, "mSGNHT-E", work, work)  # all from the checkpoints
-    for name, value in found.items():
+    result = lda_icml._method(config, "mSGNHT-E", chains, chains)
+    assert result["tried mSGNHT-E"][0, 0] == 5.0
+    assert result["chosen mSGNHT-E"].tolist()[:2] == [0.01, 0.75]
+    assert result["chosen mSGNHT-E"][3] == 1 and np.isfinite(result["test mSGNHT-E"]).all()
+    again = lda_icml._method(config, "mSGNHT-E", chains, chains)  # all from checkpoints
+    for name, value in result.items():
         np.testing.assert_array_equal(value, again[name])
 
 
-class Kept(Checkpoints):
-    """A checkpoints in memory."""
+class InMemory(Checkpoints):
+    """Checkpoints in memory."""
 
     def __init__(self):
         self.saved = {}
@@ -102,8 +102,8 @@ class Kept(Checkpoints):
         self.saved[name] = dict(arrays)
 
 
-def made_up(config, order):
-    """A result with given means, seeds one apart."""
+def synthetic_result(config, order):
+    """Return a result with the given means; seeds differ by one."""
     result = {"unigram": np.array([1000.0, 20.0])}
     spread = np.arange(config.num_seeds)
     kept = config.protocol.num_kept
@@ -122,27 +122,27 @@ def made_up(config, order):
 def test_claims_hold_for_the_papers_numbers_and_fail_for_others():
     config = lda_icml.Config()
     paper = {name: tables.PAPER.get(name, 1000.0) for name in config.methods}
-    result = made_up(config, paper)
+    result = synthetic_result(config, paper)
     assert all(claim.holds for claim in lda_icml.check(config, result))
-    turned = made_up(config, {name: 2000 - value for name, value in paper.items()})
-    assert [claim.holds for claim in lda_icml.check(config, turned)] == [False] * 9 + [True]
+    reversed_order = synthetic_result(config, {name: 2000 - value for name, value in paper.items()})
+    assert [claim.holds for claim in lda_icml.check(config, reversed_order)] == [False] * 9 + [True]
     rows = lda_icml.rows(config, result)
     assert rows[0]["perplexity paper"] == 939.67 and "50 draws averaged" in rows[0]["scored with"]
     assert set(lda_icml.plot(config, result)) == {"curves", "best", "step_sizes"}
 
 
-def test_settings_are_checked():
+def test_bad_settings_raise():
     with pytest.raises(ValueError, match="`methods` must have"):
         lda_icml.Config(methods=("SGLD",))
     with pytest.raises(ValueError, match="twice `thin`"):
         lda_icml.Config(num_steps=10)
 
 
-def test_it_runs(tmp_path):
+def test_smoke_run(tmp_path):
     try:
         locate("icml", None, ["icml_bow.npz"])
     except (ValueError, OSError) as error:
-        pytest.skip(f"the ICML corpus is not here: {error}")
+        pytest.skip(f"the ICML corpus is missing: {error}")
     settings = [
         "num_steps=40",
         "thin=10",

@@ -1,4 +1,4 @@
-"""The a9a experiment: its vectorised sweeps are ordinary runs, and its claims can fail."""
+"""The a9a experiment: vectorized sweeps are the same as single runs, and claims can fail."""
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,10 @@ def problem():
     return Problem((x[:200], y[:200]), (x[200:], y[200:]), prior_variance=10.0)
 
 
-def test_a_sweep_is_many_runs(key, problem):
+def test_a_sweep_is_the_same_as_single_runs(key, problem):
     settings = np.array([[0.01, 1.0], [0.02, 10.0], [3.0, 1.0]])
-    found = sweep.accuracy(problem, PROTOCOL, "mSGNHT-S", settings, 2, key)
-    assert found.shape == (3, 2)
+    accuracy = sweep.accuracy(problem, PROTOCOL, "mSGNHT-S", settings, 2, key)
+    assert accuracy.shape == (3, 2)
 
     @jax.jit
     def run(key, h, d):
@@ -38,16 +38,16 @@ def test_a_sweep_is_many_runs(key, problem):
             key, sampler, problem.position, problem.batches(10), num_draws=10, thin=10, burn_in=20
         )[0]
 
-    for (h, d), both in zip(settings[:2], found[:2], strict=True):
+    for (h, d), by_seed in zip(settings[:2], accuracy[:2], strict=True):
         for seed in range(2):
             draws = run(random.fold(key, seed), h, d)
             mean = posterior_predictive(
                 lambda w, x: jax.nn.sigmoid(x @ w), draws[None], problem.test[0]
             )
-            assert both[seed] == pytest.approx(np.mean((mean > 0.5) == (problem.test[1] == 1)))
+            assert by_seed[seed] == pytest.approx(np.mean((mean > 0.5) == (problem.test[1] == 1)))
 
 
-def test_a_diverged_chain_has_no_accuracy(problem):
+def test_a_diverged_chain_has_accuracy_nan(problem):
     draws = jnp.zeros((2, 3, 4)).at[1, 2, 0].set(jnp.nan)
     accuracy, _ = scores(draws, problem.test)
     assert np.isnan(accuracy[1]) and np.isfinite(accuracy[0])
@@ -55,7 +55,7 @@ def test_a_diverged_chain_has_no_accuracy(problem):
     assert logistic_a9a._best(settings, seeds).tolist() == [0.2, 1.0, 0.75]
 
 
-def test_learning_curves_end_at_the_accuracy(key, problem):
+def test_learning_curves_end_at_the_final_accuracy(key, problem):
     settings = np.array([[0.01, 1.0]])
     error, fit = sweep.curves(problem, PROTOCOL, "SGHMC-S", settings, 3, key)
     accuracy = sweep.accuracy(problem, PROTOCOL, "SGHMC-S", settings, 3, key)
@@ -64,8 +64,8 @@ def test_learning_curves_end_at_the_accuracy(key, problem):
 
 
 @pytest.mark.parametrize("case", posterior.CASES, ids=lambda case: "-".join(map(str, case)))
-def test_every_case_names_a_sampler(problem, case):
-    """Built and asked for its state; what it finds is the experiment's business."""
+def test_every_case_has_a_sampler(problem, case):
+    """The sampler can be built and initialized; it is not run."""
     start = posterior.Settings(
         problem.position,
         isotherm.coordinates.Dense(jnp.eye(4), problem.position),
@@ -74,13 +74,13 @@ def test_every_case_names_a_sampler(problem, case):
         10.0,
         4.0,
     )
-    runner_of_cases = posterior.CaseRunner(problem, np.zeros((2, 4, 4)), 1000, 2, jax.random.key(0))
-    sampler = runner_of_cases.sampler(case, start, 0.05)
+    case_runner = posterior.CaseRunner(problem, np.zeros((2, 4, 4)), 1000, 2, jax.random.key(0))
+    sampler = case_runner.sampler(case, start, 0.05)
     state = sampler.init(start.position, jax.random.key(1))
     assert state.position.shape == (4,)
 
 
-def test_the_largest_step_that_works():
+def test_largest_step_size_that_works():
     good = np.array([False, True, True, False, True])
     assert tables.largest([1, 2, 3, 4, 5], good) == 3
     assert np.isnan(tables.largest([1, 2], np.array([False, False])))
@@ -89,23 +89,23 @@ def test_the_largest_step_that_works():
 
 
 def result(**changes):
-    """What a run would find if everything held."""
+    """Return a configuration and a result for which all claims hold."""
     config = logistic_a9a.Config(posterior_cases=4)
     fine, steps = len(config.fine_step_sizes), len(config.step_sizes)
-    found = {f"accuracy {name}": np.full(10, 0.85) for name in tables.PAPER}
-    found["accuracy mSGNHT-S"] = np.linspace(0.8501, 0.8503, 10)
-    found["over h mSGNHT-S"] = np.full((steps, 10), 0.85)
-    found["fine mSGNHT-S"] = np.full((fine, 3), 0.85)
-    found["fine mSGNHT-E"] = np.where(
+    arrays = {f"accuracy {name}": np.full(10, 0.85) for name in tables.PAPER}
+    arrays["accuracy mSGNHT-S"] = np.linspace(0.8501, 0.8503, 10)
+    arrays["over h mSGNHT-S"] = np.full((steps, 10), 0.85)
+    arrays["fine mSGNHT-S"] = np.full((fine, 3), 0.85)
+    arrays["fine mSGNHT-E"] = np.where(
         np.arange(fine)[:, None] < 5, 0.85, np.full((fine, 3), np.nan)
     )
-    found["noise variance"] = np.full(124, 1e7)
-    found["lifetimes"] = np.tile(np.asarray(config.lifetimes)[:, None], (1, 10))
-    found["reference sd"], found["reference mean"] = np.ones(124), np.zeros(124)
-    found["posterior sd"] = np.array([1.01, 1.01, 1.01, 0.4])[:, None] * np.ones(124)
-    found["posterior mean"] = np.full((4, 124), 0.02)
-    found["posterior rhat"] = np.array([1.0, 1.0, 1.0, 3.0])[:, None] * np.ones(124)
-    return config, {**found, **changes}
+    arrays["noise variance"] = np.full(124, 1e7)
+    arrays["lifetimes"] = np.tile(np.asarray(config.lifetimes)[:, None], (1, 10))
+    arrays["reference sd"], arrays["reference mean"] = np.ones(124), np.zeros(124)
+    arrays["posterior sd"] = np.array([1.01, 1.01, 1.01, 0.4])[:, None] * np.ones(124)
+    arrays["posterior mean"] = np.full((4, 124), 0.02)
+    arrays["posterior rhat"] = np.array([1.0, 1.0, 1.0, 3.0])[:, None] * np.ones(124)
+    return config, {**arrays, **changes}
 
 
 def test_claims_hold_when_they_should():
@@ -129,7 +129,7 @@ def test_claims_fail_when_they_should(change, which):
     assert not logistic_a9a.check(*result(**change))[which].holds
 
 
-def test_settings_that_make_no_sense():
+def test_bad_settings_raise():
     with pytest.raises(ValueError, match="validation_share"):
         logistic_a9a.Config(validation_share=1.0)
     with pytest.raises(ValueError, match="equally long"):
@@ -138,11 +138,12 @@ def test_settings_that_make_no_sense():
         logistic_a9a.Config(samplers=("mSGNHT-S", "mSGNHT-E", "HMC"))
 
 
+@pytest.mark.slow
 def test_claims_hold_in_the_smoke_run(tmp_path):
     try:
         locate("a9a")
-    except (ValueError, OSError) as absent:
-        pytest.skip(f"a9a is not here: {absent}")
+    except (ValueError, OSError) as error:
+        pytest.skip(f"a9a is missing: {error}")
     document = runner.execute("logistic-a9a", smoke=True, out=tmp_path)
     assert set(document) == FIELDS
     assert all(claim["holds"] for claim in document["claims"]), document["claims"]

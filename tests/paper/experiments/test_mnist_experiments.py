@@ -1,4 +1,4 @@
-"""The MNIST experiments: resumed runs are the same to the bit, claims can fail, and they run."""
+"""The MNIST experiments: runs resume exactly, claims can fail, and the smoke run."""
 
 import numpy as np
 import pytest
@@ -29,63 +29,68 @@ def data():
     return Data(Images(pixels[:400], labels[:400]), Images(pixels[400:], labels[400:]))
 
 
-class Cut(Exception):
-    """Somebody pulled the plug."""
+@pytest.fixture(scope="module")
+def learner(data):
+    return Learner(RECIPE, data)
 
 
-def test_a_cut_run_goes_on_as_if_nothing_had_been(data, tmp_path):
-    key, learner = jax_random.key(0), Learner(RECIPE, data)
+class Interrupted(Exception):
+    """Raised in the middle of a run."""
+
+
+def test_an_interrupted_run_resumes_exactly(learner, tmp_path):
+    key = jax_random.key(0)
     whole = learner.learn(key, "one", Checkpoints(), silent)
     checkpoints = Checkpoints.open(tmp_path / "checkpoints", {"seed": 0}, resume=False)
 
-    def pull(message):
+    def interrupt(message):
         if "epoch 2" in message:
-            raise Cut
+            raise Interrupted
 
-    with pytest.raises(Cut):
-        learner.learn(key, "one", checkpoints, pull)
-    said = []
-    resumed = learner.learn(key, "one", checkpoints, said.append)
-    assert len(said) == 2
+    with pytest.raises(Interrupted):
+        learner.learn(key, "one", checkpoints, interrupt)
+    messages = []
+    resumed = learner.learn(key, "one", checkpoints, messages.append)
+    assert len(messages) == 2
     for name, values in whole.items():
         np.testing.assert_array_equal(resumed[name], values, err_msg=name)
-    again = learner.learn(key, "one", checkpoints, pull)  # nothing is left to do
+    again = learner.learn(key, "one", checkpoints, interrupt)  # already finished
     np.testing.assert_array_equal(again["accuracy"], whole["accuracy"])
 
 
-def test_what_is_measured(data):
-    found = Learner(RECIPE, data).learn(jax_random.key(1), "one", Checkpoints(), silent)
-    assert found["accuracy"].shape == (4,) and found["accuracy"][-1] > 20
-    np.testing.assert_allclose(found["probabilities"].sum(1), 1, atol=1e-5)
-    assert found["averages"].shape == (3, 2, 2)
-    # From half of the epochs on, all draws: that is the last point of the curve.
-    assert found["averages"][1, 1, 0] == pytest.approx(found["accuracy"][-1])
-    assert found["averages"][1, 1, 1] == pytest.approx(found["nll"][-1])
-    assert 0.3 < found["temperature"][-1] < 3 and found["thermostat"][-1] > 0
+def test_measurements(learner):
+    result = learner.learn(jax_random.key(1), "one", Checkpoints(), silent)
+    assert result["accuracy"].shape == (4,) and result["accuracy"][-1] > 20
+    np.testing.assert_allclose(result["probabilities"].sum(1), 1, atol=1e-5)
+    assert result["averages"].shape == (3, 2, 2)
+    # The average of all draws of the second half of the epochs is the last point of the curve.
+    assert result["averages"][1, 1, 0] == pytest.approx(result["accuracy"][-1])
+    assert result["averages"][1, 1, 1] == pytest.approx(result["nll"][-1])
+    assert 0.3 < result["temperature"][-1] < 3 and result["thermostat"][-1] > 0
 
 
-def test_a_warm_start_is_paid_for():
+def test_a_warm_start_reduces_the_number_of_epochs():
     recipe = RECIPE.varied(coordinates="kronecker", rounds=1, steps_per_round=50)
     assert recipe.warm_gradients == 100 + 2 * 1224 and RECIPE.warm_gradients == 0
     config = natural.Config()
     assert config.natural(1.0).num_epochs < config.plain(1e-4).num_epochs
 
 
-def test_a_lost_chain_is_reported(data):
+def test_a_diverged_chain_is_reported(data):
     recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
-    found = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
-    assert np.isnan(found["accuracy"]).all() and np.isnan(found["averages"]).all()
+    result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
+    assert np.isnan(result["accuracy"]).all() and np.isnan(result["averages"]).all()
     assert curves.spread(np.array([np.nan, 97.0, 98.0])) == "97.50 ± 0.50 (1 of 3 diverged)"
 
 
 @pytest.mark.parametrize("name", ["SGHMC-S", "SGHMC-E", "SGNHT-S", "SGLD"])
 def test_every_sampler_has_a_recipe(data, name):
     recipe = RECIPE.varied(sampler=name, num_epochs=1, halve_every=0)
-    found = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
-    assert np.isfinite(found["draw accuracy"]).all()
+    result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
+    assert np.isfinite(result["draw accuracy"]).all()
 
 
-def test_claims_of_depth_can_fail():
+def test_claims_of_depth_hold_and_fail():
     config = depth.Config()
     result = {}
     for name, recipe in config.recipes().items():
@@ -97,14 +102,14 @@ def test_claims_of_depth_can_fail():
     e = "mSGNHT-E, depth 4, h = 0.0001"
     better = result | {f"{e}/accuracy": np.full((3, 40), 97.5)}
     assert [claim.holds for claim in depth.check(config, better)] == [True, False]
-    lost = result | {f"{e}/accuracy": np.full((3, 40), np.nan)}
-    assert all(claim.holds for claim in depth.check(config, lost))
+    diverged = result | {f"{e}/accuracy": np.full((3, 40), np.nan)}
+    assert all(claim.holds for claim in depth.check(config, diverged))
     s = "mSGNHT-S, depth 4, h = 0.0001"
     bad = result | {f"{s}/accuracy": np.full((3, 40), 50.0)}
     assert not depth.check(config, bad)[0].holds
 
 
-def test_claims_of_the_table_can_fail():
+def test_claims_of_the_table_hold_and_fail():
     config = table.Config()
     names = (*config.samplers(), *config.rivals)
     result = {f"{name}/scores": np.full((3, 5), 98.3) for name in names}
@@ -118,23 +123,23 @@ def test_claims_of_the_table_can_fail():
     assert sum(not claim.holds for claim in table.check(config, alone)) == 1
 
 
-def present() -> bool:
+def has_mnist() -> bool:
     try:
         return bool(locate("mnist"))
     except FileNotFoundError:
         return False
 
 
-@pytest.mark.skipif(not present(), reason="needs ../shared/data/mnist")
-def test_a_smoke_run(tmp_path):
-    name = "mnist-depth"  # the others with curves share its code
+@pytest.mark.skipif(not has_mnist(), reason="needs ../shared/data/mnist")
+def test_smoke_run(tmp_path):
+    name = "mnist-depth"  # the other experiments with curves use the same code
     document = runner.execute(name, smoke=True, out=tmp_path)
     assert document["rows"] and document["claims"] and document["figures"]
     assert (tmp_path / name / "result.json").exists()
     assert not (tmp_path / name / "checkpoints").exists()
 
 
-def test_the_table_is_laid_out_and_drawn():
+def test_rows_and_figures_of_the_table():
     config = table.Config()
     result = {}
     for name in (*config.samplers(), *config.rivals):

@@ -1,4 +1,4 @@
-"""The order experiment covers every word, its claims hold, and would not hold for other numbers."""
+"""The order experiment covers every word; claims hold, and fail for wrong numbers."""
 
 import sys
 
@@ -18,7 +18,7 @@ def document(tmp_path_factory):
 
 @pytest.fixture
 def result():
-    """Stand in for a perfect run of the default configuration."""
+    """Return the result of a perfect run of the default configuration."""
     config = order.Config()
     expected = np.array([parse_integrator(word, symmetric=False).order for word in config.words])
     noisy = [order._expected(word, "noisy gradient") for word in config.words]
@@ -37,7 +37,7 @@ def test_claims_hold_in_the_smoke_run(document):
     assert {figure["name"] for figure in document["figures"]} == {"local_error", "stationary_bias"}
 
 
-def test_rows_are_flat_and_alike(document):
+def test_rows_have_the_same_keys(document):
     config = order.SMOKE
     assert len(document["rows"]) == len(config.words) * len(config.thermostats)
     assert len({tuple(row) for row in document["rows"]}) == 1
@@ -45,7 +45,7 @@ def test_rows_are_flat_and_alike(document):
     assert paper == {"euler": 1, "ADBKN": None, "ABOBA": 2}
 
 
-def test_every_named_word_is_looked_at_and_one_that_is_not_symmetric():
+def test_words_include_all_named_ones_and_an_asymmetric_one():
     letters = {parse_integrator(word, symmetric=False).letters for word in order.Config().words}
     assert letters >= set(NAMED_WORDS.values())
     assert any(not is_palindrome(word) and "E" not in word for word in letters)
@@ -57,7 +57,7 @@ def test_claims_hold_for_perfect_numbers(result):
 
 
 @pytest.mark.parametrize(
-    ("array", "index", "value", "convicted"),
+    ("array", "index", "value", "failing"),
     [
         ("symbolic", (0, 0, 0), 2, "Euler is of order 1 (Lemma 1): algebra"),
         ("local_order", (3, 4, 0), 1.7, "Palindromes are of order 2 (Lemma 2): local error"),
@@ -66,18 +66,18 @@ def test_claims_hold_for_perfect_numbers(result):
         ("local_order", (2, 1, 0), 2.0, "An asymmetric word is of order 1: local error"),
     ],
 )
-def test_one_wrong_number_breaks_its_claim(result, array, index, value, convicted):
+def test_one_wrong_number_fails_its_claim(result, array, index, value, failing):
     result[array][index] = value
-    assert failed(result) == [convicted]
+    assert failed(result) == [failing]
 
 
-def test_noise_spoils_words_that_split_their_kick():
+def test_gradient_noise_reduces_the_order_of_words_that_split_the_kick():
     orders = {word: order._expected(word, "noisy gradient") for word in order.Config().words}
-    assert {word for word, found in orders.items() if found == 2} == {"ABOBA", "OABAO"}
+    assert {word for word, value in orders.items() if value == 2} == {"ABOBA", "OABAO"}
 
 
 def test_length_of_a_bias_and_its_error():
-    """One component is off by 2 with a spread of 1, so the error is 1/sqrt(n), known to 1 %."""
+    """One component has mean 2 and sd 1, so the standard error is 1/sqrt(n), known to 1 %."""
     rng = np.random.default_rng(0)
     averages = np.array([2.0, 0.0, 0.0]) + rng.standard_normal((10_000, 3)) * [1.0, 0.1, 0.1]
     length, error = order._length(averages)
@@ -85,7 +85,7 @@ def test_length_of_a_bias_and_its_error():
     assert error == pytest.approx(0.01, rel=0.05)
 
 
-def test_sympy_is_asked_for_by_name(monkeypatch):
+def test_missing_sympy_raises(monkeypatch):
     monkeypatch.setitem(sys.modules, "sympy", None)
     with pytest.raises(ImportError, match=r"pip install 'isotherm\[order\]'"):
         order.run(order.SMOKE, jax.random.key(0), lambda message: None)

@@ -1,4 +1,4 @@
-"""The rates experiment follows the paper's rules, finds known exponents, and its claims can fail."""
+"""The rates experiment: rules of the paper, known exponents, and claims that can fail."""
 
 import numpy as np
 import pytest
@@ -30,15 +30,15 @@ def test_rules_balance_the_two_terms():
 
 @pytest.mark.parametrize(("quantity", "exponent"), [("bias", -0.5), ("MSE", -1.0)])
 def test_exponents_and_bootstrap_errors(quantity, exponent):
-    """A known bias T^(-1/2) with Gaussian scatter as large; 5 standard errors: one alarm in 10^6."""
+    """A bias T^(-1/2) with Gaussian noise of the same size; false alarm rate 1e-6."""
     nums_steps, rng = np.array([100, 200, 400, 800]), np.random.default_rng(1)
     scale = nums_steps[:, None] ** -0.5
-    found = rates._errors(scale * (1 + rng.standard_normal((4, 5_000))), nums_steps, quantity)
-    assert found["exponent"] == pytest.approx(exponent, abs=5 * found["exponent_spread"])
+    fit = rates._errors(scale * (1 + rng.standard_normal((4, 5_000))), nums_steps, quantity)
+    assert fit["exponent"] == pytest.approx(exponent, abs=5 * fit["exponent_spread"])
     relative = 1.0 if quantity == "bias" else np.sqrt(6) / 2  # sd over mean of (1 + normal)^2
     x = np.log(nums_steps) - np.log(nums_steps).mean()
     expected = relative / np.sqrt(5_000 * np.sum(x**2))
-    assert found["exponent_spread"] == pytest.approx(expected, rel=0.25)
+    assert fit["exponent_spread"] == pytest.approx(expected, rel=0.25)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1, -0.1])
@@ -49,7 +49,7 @@ def test_claims_hold_for_the_papers_exponents_and_not_for_others(shift):
     assert holds == [True, True, shift == 0, True, True, True]
 
 
-def test_a_splitting_as_slow_as_euler_is_noticed():
+def test_claims_fail_if_the_splitting_is_as_slow_as_euler():
     result = {"exponent": PAPER[[0, 0]], "exponent_spread": np.full((2, 2), 0.005)}
     claims = rates.check(rates.Config(), result)
     assert [claim.holds for claim in claims] == [True, True, False, False, False, False]

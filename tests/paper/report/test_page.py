@@ -1,4 +1,4 @@
-"""A page is made of files alone; these are made here by hand."""
+"""The report page, built from result files that the tests write."""
 
 import re
 from html.parser import HTMLParser
@@ -48,7 +48,7 @@ def save(folder, **changes):
 
 
 class Page(HTMLParser):
-    """Collects elements, and checks that they nest."""
+    """Collects elements, and checks that they are nested correctly."""
 
     VOID = frozenset({"meta", "link", "br", "img", "input"})
 
@@ -82,21 +82,21 @@ def text(tmp_path):
     return path.read_text(encoding="utf-8")
 
 
-def test_experiments_come_in_the_order_asked_for(tmp_path):
+def test_experiments_are_in_the_given_order(tmp_path):
     for name in ("a", "b", "c"):
         save(tmp_path / name)
     articles = re.findall(r'<article id="(\w)"', build(tmp_path, order=["c", "x", "a"]).read_text())
     assert articles == ["c", "a", "b"]
 
 
-def test_shows_what_ran(text):
+def test_page_shows_the_results(text):
     assert 'Is <code>ABOBA</code> second order, bias <span class="maths">' in text
     for words in ("1/2 hold", "✓ holds", "✗ fails", "smoke run", "1.5 s", "kl paper", "step_sizes"):
         assert words in text
     assert "<code>isotherm run order --smoke --seed 0</code>" in text
 
 
-def test_ids_are_unique_and_links_arrive(text):
+def test_ids_are_unique_and_links_have_targets(text):
     page = Page(text)
     ids = page.values("id")
     assert len(ids) == len(set(ids))
@@ -106,7 +106,7 @@ def test_ids_are_unique_and_links_arrive(text):
     assert targets and set(targets) <= set(ids)
 
 
-def test_loads_nothing(text):
+def test_page_loads_no_other_file(text):
     page = Page(text)
     links = page.values("href") + page.values("src") + page.values("xlink:href")
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
@@ -114,7 +114,7 @@ def test_loads_nothing(text):
     assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in page.elements}
 
 
-def test_can_be_read_without_eyes_or_mouse(text):
+def test_page_is_accessible(text):
     page = Page(text)
     pictures = [attrs for tag, attrs in page.elements if tag == "svg"]
     assert len(pictures) == 2
@@ -145,7 +145,7 @@ def test_text_from_a_result_is_never_markup(tmp_path):
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
 
 
-def test_only_the_drawing_of_an_svg_passes():
+def test_only_the_drawing_of_an_svg_is_kept():
     evil = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="x()"
       xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" height="9pt" viewBox="0 0 9 9">
       <script>x()</script><style>@import "http://x"</style><foreignObject/><metadata>m</metadata>
@@ -162,12 +162,12 @@ def test_only_the_drawing_of_an_svg_passes():
 
 
 @pytest.mark.parametrize("source", ["not xml", "<html></html>", ""])
-def test_a_picture_must_be_svg(source):
+def test_source_that_is_not_svg_raises(source):
     with pytest.raises(ValueError, match="Not an SVG image"):
         inline_svg(source, prefix="", label="")
 
 
-def test_says_what_is_wrong_with_a_directory(tmp_path):
+def test_bad_directories_raise(tmp_path):
     with pytest.raises(ValueError, match="No results under"):
         build(tmp_path)
     (tmp_path / "broken").mkdir()
@@ -199,7 +199,7 @@ def test_prose_has_paragraphs_lists_and_headings():
     )
 
 
-def test_a_figure_says_what_it_shows():
+def test_caption_of_a_figure():
     figure, axes = panels(2)
     assert caption(figure, "kl_h") == "kl h"
     axes[0].set(xlabel="h", ylabel="KL", title="S")

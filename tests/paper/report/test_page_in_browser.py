@@ -1,4 +1,4 @@
-"""The report of the committed results, as a reader sees it: in a real browser, without a mouse, on a phone."""
+"""The report of the committed results in a real browser: keyboard, widths, dark mode, print."""
 
 import base64
 import shutil
@@ -11,7 +11,8 @@ from isotherm.paper.report.page import build
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 LUMINANCE = (
-    "(() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);"
+    "(() => { const color = getComputedStyle(document.body).backgroundColor;"
+    " const [r, g, b] = color.match(/\\d+/g).map(Number);"
     " return 0.2126 * r + 0.7152 * g + 0.0722 * b; })()"
 )
 
@@ -19,7 +20,7 @@ LUMINANCE = (
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     if browser.find() is None:
-        pytest.skip("no Chromium on this machine")
+        pytest.skip("Chromium is not installed")
     folder = tmp_path_factory.mktemp("report")
     shutil.copytree(RESULTS, folder, dirs_exist_ok=True)
     with browser.Browser(folder / "profile") as tab:
@@ -28,7 +29,7 @@ def page(tmp_path_factory):
         yield tab
 
 
-def test_every_experiment_is_there_and_every_picture_loads(page):
+def test_all_experiments_and_pictures_are_shown(page):
     experiments = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
     assert (
         page.ask("[...document.querySelectorAll('article')].map(a => a.id).sort()") == experiments
@@ -38,34 +39,35 @@ def test_every_experiment_is_there_and_every_picture_loads(page):
         " ? p.complete && p.naturalWidth > 100 : p.getBoundingClientRect().width > 100)"
     )
     assert len(pictures) >= len(experiments) and all(pictures)
-    assert page.complaints == []
+    assert page.errors == []
 
 
-def test_the_keyboard_reaches_everything_in_order(page):
+def test_keyboard_navigation_reaches_everything_in_order(page):
     wanted = page.ask("document.querySelectorAll('a, [tabindex=\"0\"]').length")
     seen = set()
-    where = "(e => e.getAttribute('href') || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby'))(document.activeElement)"
+    label = (
+        "(e => e.getAttribute('href') || e.getAttribute('aria-label')"
+        " || e.getAttribute('aria-labelledby'))(document.activeElement)"
+    )
+    top = "document.activeElement.getBoundingClientRect().top + scrollY"
     tops = []
     page.ask("document.activeElement.blur(); window.scrollTo(0, 0)")
     for _ in range(wanted):
         page.press("Tab", 9)
-        seen.add(
-            page.ask(where)
-            + str(page.ask("document.activeElement.getBoundingClientRect().top + scrollY"))
-        )
-        tops.append(page.ask("document.activeElement.getBoundingClientRect().top + scrollY"))
+        tops.append(page.ask(top))
+        seen.add((page.ask(label), tops[-1]))
     assert len(seen) == wanted
     assert tops[1:] == sorted(tops[1:])  # the first is the skip link
     assert page.ask("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
-def test_no_width_makes_the_page_scroll_sideways(page, width):
+def test_page_never_scrolls_sideways(page, width):
     page.resize(width, 800)
     assert page.ask("document.documentElement.scrollWidth") <= width
 
 
-def test_it_is_dark_at_night_and_paper_is_white(page):
+def test_dark_mode_and_print(page):
     page.resize(1280, 900)
     assert page.ask(LUMINANCE) > 200
     page.resize(1280, 900, dark=True)
@@ -74,9 +76,9 @@ def test_it_is_dark_at_night_and_paper_is_white(page):
     assert printed.startswith(b"%PDF") and len(printed) > 100_000
 
 
-def test_a_page_with_a_fault_is_noticed(page, tmp_path):
+def test_errors_of_a_page_are_recorded(page, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text("<img src='missing.png'><script>undefined.x</script>")
     page.open(bad)
-    assert len(page.complaints) >= 2
-    page.complaints.clear()
+    assert len(page.errors) >= 2
+    page.errors.clear()

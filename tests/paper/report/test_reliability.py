@@ -1,4 +1,4 @@
-"""A reliability diagram shows the numbers of its curves and nothing else."""
+"""A reliability diagram shows the values of its curves."""
 
 import numpy as np
 import pytest
@@ -16,24 +16,24 @@ def curve(seed, sharpen):
     return reliability(sharper, labels)
 
 
-def test_a_diagram_has_the_curves_and_their_errors(tmp_path):
-    curves = {"calibrated": curve(0, 1.0), "too sure": curve(1, 2.0)}
+def test_diagram_shows_curves_and_errors(tmp_path):
+    curves = {"calibrated": curve(0, 1.0), "overconfident": curve(1, 2.0)}
     with styled():
         figure = reliability_diagram(curves, least_rows=25)
         figure.savefig(tmp_path / "reliability.svg")
     upper, lower = figure.axes
     labels = [text.get_text() for text in upper.get_legend().get_texts()]
-    assert labels == [f"{name} ({made.error:.2%})" for name, made in curves.items()]
-    for drawn, made in zip(upper.containers, curves.values(), strict=True):
-        shown = made.count >= 25
+    assert labels == [f"{name} ({expected.error:.2%})" for name, expected in curves.items()]
+    for drawn, expected in zip(upper.containers, curves.values(), strict=True):
+        shown = expected.count >= 25
         assert 5 < shown.sum() < 15
-        np.testing.assert_array_equal(drawn.lines[0].get_xdata(), made.confidence[shown])
-        np.testing.assert_array_equal(drawn.lines[0].get_ydata(), made.accuracy[shown])
+        np.testing.assert_array_equal(drawn.lines[0].get_xdata(), expected.confidence[shown])
+        np.testing.assert_array_equal(drawn.lines[0].get_ydata(), expected.accuracy[shown])
     shares = [patch.get_data().values for patch in lower.patches]
     assert [share.sum() for share in shares] == pytest.approx([1.0, 1.0])
     assert caption(figure, "reliability").startswith("Reliability: accuracy against confidence")
 
 
-def test_no_curve_says_so():
+def test_no_curves_raise():
     with pytest.raises(ValueError, match="`curves` must name at least one"):
         reliability_diagram({})

@@ -347,17 +347,15 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
 
 def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
     names = [*config.samplers(), *config.rivals]
-    figure, axes = panels(2, 1, width=4.6, height=0.32 * len(names) + 1.0, sharey=True)
-    for panel, column, label in ((axes[0], 0, "test accuracy (%)"), (axes[1], 1, "test NLL")):
-        for i, name in enumerate(names):
-            values = result[f"{name}/scores"][:, column]
-            color = "C0" if name.startswith("mSGNHT") else "0.45"
-            panel.plot(values, np.full(len(values), i), "o", color=color, ms=4, alpha=0.7)
-            if column == 0 and name in PAPER and config.full_size:
-                panel.plot(PAPER[name], i, "|", color="C3", ms=14)
-        panel.set_xlabel(label)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
+    figure, axes = _dots(
+        {
+            label: {name: result[f"{name}/scores"][:, column] for name in names}
+            for column, label in enumerate(("test accuracy (%)", "test NLL"))
+        }
+    )
+    for i, name in enumerate(names):
+        if name in PAPER and config.full_size:
+            axes[0].plot(PAPER[name], i, "|", color="C3", ms=14)
     figure.set_label(
         "Test accuracy and negative log likelihood of every method, a dot per seed; "
         "red bars are the paper's values."
@@ -366,25 +364,36 @@ def _methods(config: Config, result: dict[str, np.ndarray]) -> Figure:
 
 
 def _factors(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    names = list(config.factors())
-    figure, axes = panels(2, 1, width=4.6, height=0.3 * len(names) + 1.0, sharey=True)
-    for panel, what, label in (
-        (axes[0], "accuracy", "held-out accuracy (%)"),
-        (axes[1], "nll", "held-out NLL"),
-    ):
+    measured = {"held-out accuracy (%)": "accuracy", "held-out NLL": "nll"}
+    figure, axes = _dots(
+        {
+            label: {name: curves.final(result, f"factor {name}", what) for name in config.factors()}
+            for label, what in measured.items()
+        }
+    )
+    for panel, what in zip(axes, measured.values(), strict=True):
         base = np.nanmean(curves.final(result, "factor paper's setting", what))
-        for i, name in enumerate(names):
-            values = curves.final(result, f"factor {name}", what)
-            panel.plot(values, np.full(len(values), i), "o", color="C0", ms=4)
         panel.axvline(base, color="0.6", lw=0.8, ls=":")
-        panel.set_xlabel(label)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
     figure.set_label(
         "One thing changed at a time in the paper's setting (dotted): predictions averaged over "
         "draws, on held-out images."
     )
     return figure
+
+
+def _dots(columns: dict[str, dict[str, np.ndarray]]) -> tuple[Figure, Any]:
+    """Draw a panel per column, by axis label, with a row per name and a dot per value."""
+    names = list(next(iter(columns.values())))
+    figure, axes = panels(2, 1, width=4.6, height=0.32 * len(names) + 1.0, sharey=True)
+    for panel, (label, values) in zip(axes, columns.items(), strict=True):
+        for i, name in enumerate(names):
+            color = "0.45" if name in rivals.RIVALS else "C0"
+            row = np.full(len(values[name]), i)
+            panel.plot(values[name], row, "o", color=color, ms=4, alpha=0.7)
+        panel.set_xlabel(label)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    return figure, axes
 
 
 def _diagram(config: Config, result: dict[str, np.ndarray]) -> Figure:
