@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`. Nothing is fetched from a network."""
+"""Sphinx configuration of the documentation (`make docs`); it needs no network."""
 
 import sys
 from importlib.metadata import version as installed_version

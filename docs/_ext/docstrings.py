@@ -1,10 +1,10 @@
-r"""Docstrings in Markdown dress, turned into what Sphinx reads.
+r"""Convert the docstrings of isotherm to reStructuredText for Sphinx.
 
-The docstrings of isotherm are numpydoc with `$maths$`, `` `code` `` and Markdown tables: they read
-well in a terminal. Before napoleon sees them, this hook turns
+Docstrings are numpydoc with `$maths$`, `` `code` `` and Markdown tables. Before napoleon processes
+them, this extension converts
 
 - `$$ ... $$` into a `math` directive and `$...$` into a `math` role,
-- `` `code` `` into a literal, and `` `isotherm.name` `` into a link,
+- `` `code` `` into a literal, and a name that docs/api.md documents into a link,
 - a Markdown table into a list-table,
 - an indented block after a colon into a literal block,
 - the entries under "References" into a list.
@@ -12,6 +12,7 @@ well in a terminal. Before napoleon sees them, this hook turns
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 INLINE = re.compile(r"``[^`]+``|`[^`]+`|\$[^$]+\$")
 BEFORE, AFTER = " \n([{<'\"-/:", " \n'\")]}>-/\\:.,;!?"
@@ -19,11 +20,11 @@ REFERENCE = re.compile(r"[A-Z].*\(\d{4}\)")
 
 
 def to_rest(docstring: str, is_public: Callable[[str], bool] = lambda name: False) -> str:
-    """Translate one docstring."""
-    lines, out, place = docstring.splitlines(), [], 0
-    while place < len(lines):
-        end = _end_of_block(lines, place)
-        block, place = lines[place:end], end
+    """Convert one docstring."""
+    lines, out, start = docstring.splitlines(), [], 0
+    while start < len(lines):
+        end = _end_of_block(lines, start)
+        block, start = lines[start:end], end
         first = block[0].strip()
         if first.startswith("$$"):
             out += _math(block)
@@ -40,14 +41,14 @@ def to_rest(docstring: str, is_public: Callable[[str], bool] = lambda name: Fals
 
 
 def inline(text: str, is_public: Callable[[str], bool] = lambda name: False) -> str:
-    """Translate code and maths within a paragraph."""
+    """Convert code and maths within a paragraph."""
 
     def replace(match: re.Match) -> str:
-        found = " ".join(match[0].split())
-        if found.startswith("$"):
-            new = f":math:`{found[1:-1].strip()}`"
+        markup = " ".join(match[0].split())
+        if markup.startswith("$"):
+            new = f":math:`{markup[1:-1].strip()}`"
         else:
-            code = found.strip("`")
+            code = markup.strip("`")
             new = f":py:obj:`{code}`" if is_public(code) else f"``{code}``"
         before, after = text[: match.start()][-1:], text[match.end() :][:1]
         return ("" if before in BEFORE else r"\ ") + new + ("" if after in AFTER else r"\ ")
@@ -56,7 +57,7 @@ def inline(text: str, is_public: Callable[[str], bool] = lambda name: False) -> 
 
 
 def _end_of_block(lines: list[str], start: int) -> int:
-    """Find where a formula, a table, a doctest, a paragraph or a gap ends."""
+    """Return the line after a formula, a table, a doctest, a paragraph or a blank line."""
     first = lines[start].strip()
     if first.startswith("$$"):
         if len(first) > 2 and first.endswith("$$"):
@@ -101,7 +102,7 @@ def _last_text(lines: list[str]) -> int:
 
 
 def _is_code(block: list[str], out: list[str]) -> bool:
-    """Tell an indented block that follows a colon and a blank line."""
+    """Return whether a block is indented code after a colon and a blank line."""
     last = _last_text(out)
     if last < 0 or last == len(out) - 1 or not out[last].endswith(":"):
         return False
@@ -121,10 +122,9 @@ def _list_references(lines: list[str]) -> list[str]:
 
 
 def setup(app) -> dict[str, bool]:
-    """Register with Sphinx, ahead of napoleon."""
-    import isotherm
-
-    public = {f"isotherm.{name}" for name in isotherm.__all__}
+    """Register with Sphinx, before napoleon."""
+    reference = Path(app.srcdir, "api.md").read_text(encoding="utf-8")
+    public = set(re.findall(r"^\.\. auto(?!module)\w+:: ([\w.]+)", reference, re.MULTILINE))
 
     def process(app, what, name, obj, options, lines: list[str]) -> None:
         if lines and lines[0].startswith("Alias for field number"):

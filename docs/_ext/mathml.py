@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw themselves: no script, no font and no network."""
+"""Render formulas as MathML, which browsers display without scripts, fonts or network."""
 
 import html
 import re
@@ -8,18 +8,18 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
-# What docutils does not know, in words that it does.
+# LaTeX that docutils does not support, and equivalents that it does.
 SPELLINGS = {
     r"\\dots\b": r"\\ldots",
     r"\\[Bb]ig(?=/)": "",
-    r"(\\hat\s*\w)_": r"{\1{}}_",  # else the index goes below the letter
+    r"(\\hat\s*\w)_": r"{\1{}}_",  # otherwise the index is placed below the letter
     r"\\([td]?frac)(\d)": r"\\\1{\2}",
     r"\\([td]?frac\{\d\})(\d)": r"\\\1{\2}",
 }
 
 
 def to_mathml(latex: str, block: bool = False) -> str:
-    """Translate a formula; raises a `MathError` for what is not understood."""
+    """Convert a formula; raise a `MathError` if docutils does not support it."""
     for pattern, spelling in SPELLINGS.items():
         latex = re.sub(pattern, spelling, latex)
     return tex2mathml(latex, as_block=block)

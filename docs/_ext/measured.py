@@ -1,18 +1,22 @@
-r"""Numbers in prose that are read from the files of a measurement, not typed.
+r"""Numbers in prose that are read from result files when the documentation is built.
 
     ahead by {measured}`dpfa-wiki; claim ~ ahead of BCDF; measured; .0f` points
 
-Parts of an expression are separated by semicolons. The first is a file: `dpfa-wiki` is `docs/results/dpfa-wiki/result.json`, `ess` is
-`docs/results/ess.json`, `soak/kills` is `soak/results/kills.json`. Then, in any order:
+The parts of an expression are separated by semicolons. The first part is a file: `dpfa-wiki` is
+`docs/results/dpfa-wiki/result.json`, `ess` is `docs/results/ess.json`, `soak/kills` is
+`soak/results/kills.json`. The other parts may be in any order:
 
-- `key = value` keeps the rows (every object in the file is one) with that value; `key ~ text` those that contain it (this key has no comma);
-- `after WORD` and `before WORD` keep part of a text; `#2` keeps its second number;
-- `min`, `max`, `median` or `sum` is over all rows that are left; without it exactly one may be;
-- a format such as `.1f`, `+.0f`, `,.0f` or `.0%`, for every number in it; a sign goes with `+`, or with `abs`;
-- `x 1000` multiplies;
-- anything else is the key. A path such as `machine/cores` leads to one value of the file itself; with a `*` in it, as in `*/kills`, to several.
+- `key = value` keeps the rows with that value (every object in the file is a row); `key ~ text`
+  keeps those whose value contains the text. Such a key must not contain a comma.
+- `after WORD` and `before WORD` keep a part of a text; `#2` keeps its second number.
+- `min`, `max`, `median` or `sum` aggregates over the remaining rows; otherwise exactly one row must
+  remain.
+- A format such as `.1f`, `+.0f`, `,.0f` or `.0%` applies to every number; `abs` removes signs.
+- `x 1000` multiplies.
+- Anything else is the key of the value. A path such as `machine/cores` selects one value of the
+  file; with `*`, as in `*/kills`, several.
 
-`python docs/_ext/measured.py` writes the numbers of `docs/headlines.md` into `README.md`.
+`python docs/_ext/measured.py` copies the numbers of `docs/headlines.md` into `README.md`.
 """
 
 import json
@@ -29,11 +33,11 @@ README, HEADLINES = ROOT / "README.md", ROOT / "docs" / "headlines.md"
 FIRST, LAST = "<!-- numbers: `python docs/_ext/measured.py` -->\n", "<!-- end of numbers -->\n"
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 FORMAT = re.compile(r"[-+]?,?(?:\.\d)?[fge%d]")
-OVER = {"min": min, "max": max, "median": statistics.median, "sum": sum}
+AGGREGATES = {"min": min, "max": max, "median": statistics.median, "sum": sum}
 
 
 def source(name: str) -> Path:
-    """Give the file that a name stands for."""
+    """Return the path of the file with this short name."""
     if name.startswith("soak/"):
         return ROOT / "soak" / "results" / f"{name.removeprefix('soak/')}.json"
     folder = ROOT / "docs" / "results"
@@ -43,74 +47,83 @@ def source(name: str) -> Path:
 
 @cache
 def read(path: Path) -> Any:
-    """Give what is in a file; a page asks the same one many times."""
+    """Return the contents of a JSON file; cached, because pages read the same files many times."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def spell(expression: str) -> str:
-    """Look up what an expression names, and spell it."""
+def evaluate(expression: str) -> str:
+    """Return the formatted value of an expression.
+
+    Raises
+    ------
+    ValueError
+        If the expression has two keys, or selects no value or several values without an aggregate.
+    """
     name, _, rest = expression.partition(";")
-    key, filters, asked = _read(rest)
+    key, filters, options = _parse(rest)
     values = _values(read(source(name.strip())), key, filters)
-    if not values or (len(values) > 1 and "over" not in asked):
-        raise ValueError(f"{expression!r} is found {len(values)} times, not once.")
-    values = [_part(value, asked) for value in values]
-    value = OVER[asked["over"]](map(float, values)) if "over" in asked else values[0]
-    return _spelled(value, asked)
+    if not values or (len(values) > 1 and "aggregate" not in options):
+        raise ValueError(f"{expression!r} selects {len(values)} values, not one.")
+    values = [_part(value, options) for value in values]
+    if "aggregate" in options:
+        return _formatted(AGGREGATES[options["aggregate"]](map(float, values)), options)
+    return _formatted(values[0], options)
 
 
-def dress(value: Any, form: str) -> str:
-    """Spell a value as `form` says, for example `x 100; .1f`."""
-    return _spelled(value, _read(form)[2])
+def format_value(value: Any, form: str) -> str:
+    """Format a value with the formatting parts of an expression, such as `x 100; .1f`."""
+    return _formatted(value, _parse(form)[2])
 
 
-def _read(expression: str) -> tuple[str, list[tuple[str, ...]], dict[str, str]]:
-    """Tell the parts of an expression apart: the key, the filters, and what is done to the value."""
-    key, filters, asked = "", [], {}
+def _parse(expression: str) -> tuple[str, list[tuple[str, ...]], dict[str, str]]:
+    """Split an expression into the key, the filters, and the options for the value."""
+    key, filters, options = "", [], {}
     for part in (part.strip() for part in expression.split(";")):
         if match := re.fullmatch(r"([^,]+?) ([=~]) (.+)", part, re.DOTALL):
             filters.append(match.groups())
         elif match := re.fullmatch(r"(after|before|x) (.+)", part):
-            asked[match[1]] = match[2]
+            options[match[1]] = match[2]
         elif re.fullmatch(r"#\d", part):
-            asked["#"] = part[1:]
-        elif part in OVER or part == "abs":
-            asked["over" if part in OVER else part] = part
+            options["#"] = part[1:]
+        elif part in AGGREGATES:
+            options["aggregate"] = part
+        elif part == "abs":
+            options["abs"] = part
         elif FORMAT.fullmatch(part):
-            asked["format"] = part
+            options["format"] = part
         elif not key:
             key = part
         else:
             raise ValueError(f"{expression!r} has two keys, {key!r} and {part!r}.")
-    return key, filters, asked
+    return key, filters, options
 
 
 def _values(document: Any, key: str, filters: list[tuple[str, ...]]) -> list[Any]:
     if not filters and "/" in key:
-        found = [document]
+        values = [document]
         for step in key.split("/"):
-            found = [value for each in found for value in _below(each, step)]
-        return found
-    found = []
+            values = [child for value in values for child in _children(value, step)]
+        return values
+    values = []
     for row in _rows(document):
-        fits = (
+        matches = (
             str(row.get(k)) == v if sign == "=" else k in row and v in str(row[k])
             for k, sign, v in filters
         )
-        if row.get(key) is not None and all(fits):
-            found.append(row[key])
-    return found
+        if row.get(key) is not None and all(matches):
+            values.append(row[key])
+    return values
 
 
-def _below(document: Any, step: str) -> list[Any]:
+def _children(document: Any, step: str) -> list[Any]:
     if isinstance(document, list):
         return [document[int(step)]]
-    named = document.items() if isinstance(document, dict) else ()
-    return [value for name, value in named if fnmatchcase(name, step)]
+    items = document.items() if isinstance(document, dict) else ()
+    return [value for name, value in items if fnmatchcase(name, step)]
 
 
 def _rows(document: Any) -> Iterator[dict[str, Any]]:
-    """Give all objects, wherever they are."""
+    """Yield all JSON objects, at any depth."""
     if isinstance(document, dict):
         yield document
         document = list(document.values())
@@ -119,46 +132,46 @@ def _rows(document: Any) -> Iterator[dict[str, Any]]:
             yield from _rows(child)
 
 
-def _part(value: Any, asked: dict[str, str]) -> Any:
+def _part(value: Any, options: dict[str, str]) -> Any:
     if not isinstance(value, str):
         return value
-    if "after" in asked:
-        value = value.partition(asked["after"])[2]
-    if "before" in asked:
-        value = value.partition(asked["before"])[0]
-    if "#" in asked:
-        value = NUMBER.findall(value)[int(asked["#"]) - 1]
+    if "after" in options:
+        value = value.partition(options["after"])[2]
+    if "before" in options:
+        value = value.partition(options["before"])[0]
+    if "#" in options:
+        value = NUMBER.findall(value)[int(options["#"]) - 1]
     return value.strip()
 
 
-def _spelled(value: Any, asked: dict[str, str]) -> str:
+def _formatted(value: Any, options: dict[str, str]) -> str:
     def number(match: re.Match[str]) -> str:
         text = match[0].replace(",", "").replace("−", "-")
-        scaled = float(text) * float(asked.get("x", 1))
-        scaled = abs(scaled) if "abs" in asked else scaled
-        spec = asked.get("format", "")
+        scaled = float(text) * float(options.get("x", 1))
+        scaled = abs(scaled) if "abs" in options else scaled
+        spec = options.get("format", "")
         if spec.endswith("d"):
             return format(round(scaled), spec)
         if match[0] != str(value) and not text.startswith(("+", "-")):
-            spec = spec.lstrip("+")  # what stands behind a ± has no sign
+            spec = spec.lstrip("+")  # no sign for the number after ±
         return format(scaled, spec) if spec else f"{scaled:g}"
 
     text = str(value)
-    if {"format", "x", "abs"} & asked.keys():
+    if {"format", "x", "abs"} & options.keys():
         text = NUMBER.sub(number, text)
     return re.sub(r"(?<!\w)-(?=\d)", "−", text)
 
 
-def filled(text: str) -> str:
-    """Put numbers in the place of expressions."""
-    return re.sub(r"\{measured\}`([^`]+)`", lambda match: spell(match[1]), text)
+def fill(text: str) -> str:
+    """Replace the {measured} roles of a text by their values."""
+    return re.sub(r"\{measured\}`([^`]+)`", lambda match: evaluate(match[1]), text)
 
 
 def readme() -> str:
-    """Give what README.md should be."""
+    """Return README.md with the current numbers."""
     before, _, rest = README.read_text(encoding="utf-8").partition(FIRST)
     _, _, after = rest.partition(LAST)
-    table = filled(HEADLINES.read_text(encoding="utf-8"))
+    table = fill(HEADLINES.read_text(encoding="utf-8"))
     table = re.sub(r"\]\((?!http)([^)]+\.md)", r"](docs/\1", table)
     return before + FIRST + table + LAST + after
 

@@ -1,15 +1,17 @@
-r"""Tables of measured numbers, read from `docs/results` when the page is built.
+r"""Tables of measured numbers that are read from `docs/results` when the page is built.
 
     ```{result-table} logistic-a9a
     :table: Accuracy on the test rows, %
     :columns: method, accuracy, sd over seeds = ±, paper
     ```
 
-Shows those columns (all, if not given; `key = heading` renames one, `key = heading; x 100; .1f` says how to spell its numbers) of the rows of one table of
-`docs/results/NAME/result.json`, or of a benchmark's `docs/results/NAME.json`; a comma within a key is written `\,`. `:where: sampler = mSGNHT-S` keeps only
-rows with that value; `:rows: contestants` reads another list of the file. Numbers in prose are {measured}`…`: see `measured.py`.
+shows these columns of the rows of one table of `docs/results/NAME/result.json`, or of a benchmark's
+`docs/results/NAME.json`; without `:columns:`, all of them. `key = heading` renames a column, and
+`key = heading; x 100; .1f` also formats its numbers; write a comma within a key as `\,`.
+`:where: sampler = mSGNHT-S` keeps only the rows with that value; `:rows: contestants` reads another
+list of the file. For numbers in prose see `measured.py`.
 
-Beside the pages goes `report.html`, the report of all experiments in `docs/results`.
+The extension also writes `report.html`, the report of all experiments in `docs/results`.
 """
 
 import re
@@ -18,7 +20,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
-from measured import dress, read, source, spell
+from measured import evaluate, format_value, read, source
 
 from isotherm.paper.experiments.registry import EXPERIMENTS
 from isotherm.paper.report.page import build
@@ -39,15 +41,15 @@ class ResultTable(Directive):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Read the file and lay out the table."""
+        """Read the file and build the table."""
         path = source(self.arguments[0])
         self.state.document.settings.record_dependencies.add(str(path))
         document = read(path)
-        found = dict(tables(document[self.options.get("rows", "rows")]))
-        title = self.options.get("table", next(iter(found)))
-        if title not in found:
-            raise self.error(f"{path.name} has no table {title!r}, only {list(found)}.")
-        rows = found[title]
+        by_title = dict(tables(document[self.options.get("rows", "rows")]))
+        title = self.options.get("table", next(iter(by_title)))
+        if title not in by_title:
+            raise self.error(f"{path.name} has no table {title!r}, only {list(by_title)}.")
+        rows = by_title[title]
         if "where" in self.options:
             key, _, value = (part.strip() for part in self.options["where"].partition("="))
             rows = [row for row in rows if cell(row.get(key)) == value]
@@ -77,7 +79,7 @@ def _table(rows: list[dict[str, Any]], shown: list[tuple[str, str, str]]) -> nod
 
 
 def _text(value: Any, form: str) -> str:
-    return dress(value, form) if form and value is not None else cell(value)
+    return format_value(value, form) if form and value is not None else cell(value)
 
 
 def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
@@ -90,14 +92,14 @@ def _row(texts: list[str], numeric: list[bool]) -> nodes.row:
 
 
 def _measured(name, rawtext, text, line, inliner, options=None, content=None):
-    """Read one number; docutils calls it for {measured}`…`."""
+    """Return the node of one number; docutils calls this for {measured}`…`."""
     path = source(text.partition(";")[0].strip())
     inliner.document.settings.record_dependencies.add(str(path))
     try:
-        return [nodes.Text(spell(text))], []
+        return [nodes.Text(evaluate(text))], []
     except (ValueError, KeyError, IndexError, OSError) as error:
-        told = inliner.reporter.error(f"{text}: {error!r}", line=line)
-        return [inliner.problematic(rawtext, rawtext, told)], [told]
+        message = inliner.reporter.error(f"{text}: {error!r}", line=line)
+        return [inliner.problematic(rawtext, rawtext, message)], [message]
 
 
 def _report(app: Any, exception: Exception | None) -> None:

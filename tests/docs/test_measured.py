@@ -1,4 +1,4 @@
-"""Numbers of the documentation come from result files, and README.md has those of today."""
+"""Numbers of the documentation come from result files, and README.md has the current ones."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ DOCUMENT = {
 
 
 @pytest.fixture(autouse=True)
-def a_file(monkeypatch, tmp_path):
+def result_file(monkeypatch, tmp_path):
     path = tmp_path / "some.json"
     path.write_text(json.dumps(DOCUMENT))
     source = measured.source
@@ -46,20 +46,20 @@ def a_file(monkeypatch, tmp_path):
         ("some; machine/cores", "2"),
     ],
 )
-def test_an_expression_is_spelled(expression, text):
-    assert measured.spell(expression) == text
+def test_expressions_evaluate_to_formatted_text(expression, text):
+    assert measured.evaluate(expression) == text
 
 
 @pytest.mark.parametrize(
     "expression",
     ["some; steps", "some; method = X; steps", "some; table = A; speed", "some; steps; error"],
 )
-def test_what_is_not_there_once_is_refused(expression):
-    with pytest.raises(ValueError, match=r"found|two keys"):
-        measured.spell(expression)
+def test_expressions_that_do_not_select_one_value_are_refused(expression):
+    with pytest.raises(ValueError, match=r"selects \d+ values, not one|has two keys"):
+        measured.evaluate(expression)
 
 
-def test_the_readme_has_the_numbers_of_the_files():
+def test_the_readme_has_the_numbers_of_the_result_files():
     assert "{measured}" not in measured.readme()
-    told = "run `python docs/_ext/measured.py`: README.md has other numbers than docs/results"
-    assert measured.README.read_text(encoding="utf-8") == measured.readme(), told
+    message = "README.md differs from docs/results: run `python docs/_ext/measured.py`"
+    assert measured.README.read_text(encoding="utf-8") == measured.readme(), message
