@@ -1,4 +1,4 @@
-"""What a user of scikit-learn expects beyond the contract: labels, frames, sparse rows, going on."""
+"""Linear models beyond scikit-learn's contract: labels, frames, sparse rows, `partial_fit`."""
 
 import pickle
 
@@ -22,7 +22,7 @@ X3, Y3 = classes(3)
 
 
 def both(**settings):
-    """The two estimators, each with data."""
+    """The two linear models, each with data."""
     settings = {**SHORT, **settings}
     target = X[:, 0] + X @ [0.0, 0.1, 0.01, 0.001]
     return [
@@ -58,7 +58,7 @@ def test_attributes_of_a_multinomial_model():
     np.testing.assert_allclose(probabilities, (each / each.sum(-1, keepdims=True)).mean((0, 1)))
 
 
-def test_the_predictive_deviation_is_total():
+def test_the_predictive_sd_includes_coefficients_and_noise():
     x, y = load_diabetes(return_X_y=True)
     model = BayesianLinearRegression(**SHORT).fit(x, y)
     assert model.coef_.shape == (10,) and np.ndim(model.intercept_) == 0
@@ -69,13 +69,13 @@ def test_the_predictive_deviation_is_total():
     np.testing.assert_allclose(sd**2, each.var((0, 1)) + model.draws_["noise_variance"].mean())
 
 
-def test_known_noise_stays():
+def test_a_known_noise_variance_is_not_sampled():
     _, (_, x, y) = both()
     model = BayesianLinearRegression(noise_variance=2.0, **SHORT).fit(x, y)
     np.testing.assert_allclose(model.draws_["noise_variance"], 2.0)
 
 
-def test_diagnostics_are_a_summary():
+def test_diagnostics_list_coefficients_temperatures_and_step_size():
     for model, x, y in both(num_draws=50):
         text = str(model.fit(x, y).diagnostics_)
         assert "coef[" in text and "rhat" in text and "temperature" in text
@@ -84,7 +84,7 @@ def test_diagnostics_are_a_summary():
         assert len(rows) == 5 + isinstance(model, BayesianLinearRegression)
 
 
-def test_sparse_rows_are_dense_rows():
+def test_sparse_and_dense_rows_agree():
     for model, x, y in both():
         x = x * (np.random.default_rng(0).random(x.shape) < 0.3)
         dense = clone(model).fit(x, y)
@@ -94,7 +94,7 @@ def test_sparse_rows_are_dense_rows():
             np.testing.assert_allclose(other.predict(kind(x)), dense.predict(x), rtol=1e-3)
 
 
-def test_frames_have_names():
+def test_feature_names_of_data_frames_are_checked():
     frame, target = load_iris(return_X_y=True, as_frame=True)
     model = BayesianLogisticRegression(**SHORT).fit(frame, target)
     assert model.feature_names_in_[0] == "sepal length (cm)"
@@ -114,7 +114,7 @@ def test_the_seed_determines_everything(random_state):
 
 
 @pytest.mark.parametrize("batch_size", [None, 20])
-def test_going_on_is_a_longer_run_bit_for_bit(batch_size):
+def test_partial_fit_with_the_same_rows_equals_a_longer_run_bit_for_bit(batch_size):
     for model, x, y in both():
         if batch_size is not None:
             if isinstance(model, BayesianLinearRegression):
@@ -132,8 +132,7 @@ def test_going_on_is_a_longer_run_bit_for_bit(batch_size):
             )
 
 
-def test_other_rows_join():
-    """The chains move on to the posterior given all rows, which is that of a fit to them."""
+def test_partial_fit_with_other_rows_samples_the_posterior_given_all_rows():
     for model, x, y in both(num_draws=400):
         whole = clone(model).set_params(random_state=1).fit(x, y)
         model.partial_fit(x[:100], y[:100])
@@ -141,17 +140,16 @@ def test_other_rows_join():
         first = model.draws_["coef"].copy()
         model.partial_fit(x[100:], y[100:])
         assert int(model._run.state.step_index[0]) > steps
-        assert model.draws_["coef"].shape == first.shape  # the old ones are gone
+        assert model.draws_["coef"].shape == first.shape  # the old draws are dropped
         sd = whole.draws_["coef"].std((0, 1))
         shift = np.abs(model.coef_ - whole.coef_) / sd
-        assert (
-            shift.max() < 0.35
-        )  # of 9 comparisons with 2 x 600 effective draws, 5 standard errors
+        # 9 comparisons with 2 x 600 effective draws: 5 standard errors.
+        assert shift.max() < 0.35
         np.testing.assert_allclose(model.draws_["coef"].std((0, 1)) / sd, 1, atol=0.25)
         assert np.abs(first.std((0, 1)) / sd - 1).max() > 0.25
 
 
-def test_classes_may_come_later():
+def test_classes_may_be_absent_from_the_first_rows():
     model = BayesianLogisticRegression(**SHORT)
     ones = Y == 1
     model.partial_fit(X[ones], Y[ones], classes=[0, 1])
@@ -169,7 +167,7 @@ def test_works_inside_scikit_learn():
     assert cross_val_score(pipeline, X, Y, cv=2).mean() > 0.7
 
 
-def test_progress_is_shown_on_demand(capfd):
+def test_progress_is_shown_if_verbose(capfd):
     model = BayesianLogisticRegression(**SHORT).fit(X, Y)
     assert not capfd.readouterr().err
     model.set_params(verbose=True).fit(X, Y)
@@ -196,7 +194,7 @@ def test_settings_are_checked_in_fit(setting, error, message):
             _ = model.diagnostics_
 
 
-def test_what_cannot_be_fitted():
+def test_invalid_data_and_settings_are_refused():
     with pytest.raises(ValueError, match="got one class: \\['a'\\]"):
         BayesianLogisticRegression(**SHORT).fit(X, ["a"] * len(X))
     with pytest.raises(ValueError, match="batch_size == 0"):
@@ -209,8 +207,7 @@ def test_what_cannot_be_fitted():
 
 
 @pytest.mark.parametrize("target", ["constant", "perfect", "one row"])
-def test_a_target_without_noise(target):
-    """The posterior is narrow, and no number is anything but finite."""
+def test_a_target_without_noise_has_a_narrow_and_finite_posterior(target):
     x = X[:1] if target == "one row" else X
     y = np.full(len(x), 5.0) if target != "perfect" else x @ [1.0, 2.0, 3.0, 4.0]
     model = BayesianLinearRegression(**SHORT).fit(x, y)
@@ -221,8 +218,8 @@ def test_a_target_without_noise(target):
         assert sd.max() < 1e-3 * max(1, y.std())
 
 
-def test_chains_that_disagree_are_reported():
-    """Separable classes and a prior so wide that the posterior is a half-space."""
+def test_chains_that_disagree_cause_a_warning():
+    """Separable classes with a very wide prior: the posterior fills a half-space."""
     x = np.random.default_rng(0).normal(size=(60, 3))
     model = BayesianLogisticRegression(prior_variance=1e8, num_draws=200, random_state=0)
     with (

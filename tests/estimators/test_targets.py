@@ -1,4 +1,4 @@
-"""Targets in natural coordinates are the plain models, seen from elsewhere."""
+"""Targets in natural coordinates have the densities of the plain models."""
 
 import jax
 import jax.numpy as jnp
@@ -7,21 +7,25 @@ import pytest
 from scipy import stats
 from troubled_tables import classes
 
-from isotherm.estimators.design_svd import gather, principal_axes, times
+from isotherm.estimators.design_svd import column_statistics, design_matrix, design_svd
 from isotherm.estimators.linear_posterior import (
     NoiseStatistics,
     linear_target,
     log_noise_density,
 )
 from isotherm.estimators.logistic_posterior import logistic_target
-from isotherm.estimators.logistic_surrogate import draw_lines, gradient, on_device
+from isotherm.estimators.logistic_surrogate import fit_surrogate, full_batches, gradient
 from isotherm.estimators.logistic_tuning import choose_batches
-from isotherm.models import linear, logistic
+from isotherm.models import logistic
 
 SETTINGS = {"prior_variance": 6.25, "standardize": True, "fit_intercept": True}
 
 
-def plain_gradient(design, labels, precision, place):
+def svd_of(x):
+    return design_svd(column_statistics(x), **SETTINGS)
+
+
+def plain_gradient(design, labels, precision, point):
     """The gradient of logistic regression's log posterior, in double precision."""
     with jax.enable_x64(True):
         rows, y = jnp.asarray(design), jnp.asarray(labels)
@@ -33,74 +37,75 @@ def plain_gradient(design, labels, precision, place):
             likelihood = logistic.log_likelihood(weights, (rows, y))
             return jnp.sum(likelihood) + logistic.log_prior(weights, variance)
 
-        return np.asarray(jax.grad(log_density)(jnp.asarray(place)))
+        return np.asarray(jax.grad(log_density)(jnp.asarray(point)))
 
 
-def logistic_parts(num_classes, rows=200, num_places=1):
+def logistic_parts(num_classes, rows=200, num_points=1):
     x, labels = classes(num_classes, rows)
-    axes = principal_axes(gather(x), **SETTINGS)
-    scale = (axes.strengths**2 / 4 + 1) ** -0.5
-    design = times(x, axes.loadings * scale)
-    columns = 1 if num_classes == 2 else num_classes
+    svd = svd_of(x)
+    scale = (svd.singular_values**2 / 4 + 1) ** -0.5
+    design = design_matrix(x, svd.loadings * scale)
+    num_outputs = 1 if num_classes == 2 else num_classes
     rng = np.random.default_rng(1)
-    places = rng.normal(size=(num_places, len(scale), columns))
-    return design, labels, scale**2, draw_lines(design, labels, scale**2, places)
+    points = rng.normal(size=(num_points, len(scale), num_outputs))
+    return design, labels, scale**2, fit_surrogate(design, labels, scale**2, points)
 
 
-@pytest.mark.parametrize("num_places", [1, 5])
+@pytest.mark.parametrize("num_points", [1, 5])
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_any_lines_give_the_gradient_of_the_plain_model(num_classes, num_places):
-    design, labels, precision, lines = logistic_parts(num_classes, num_places=num_places)
-    batches = on_device(design, lines)
-    size = batches.shared.tilt.size
+def test_the_gradient_is_that_of_the_plain_model_for_any_surrogate(num_classes, num_points):
+    design, labels, precision, surrogate = logistic_parts(num_classes, num_points=num_points)
+    batches = full_batches(design, surrogate)
+    size = batches.shared.center_gradient.size
     position = np.random.default_rng(2).normal(size=size).astype(np.float32)
-    found = gradient(jnp.asarray(position), batches.batch(jax.random.key(0), 0))
-    inside = len(lines.basis)
-    place = lines.center + (lines.basis @ position[:inside]).reshape(lines.center.shape)
-    expected = plain_gradient(design, labels, precision, place).ravel() @ lines.basis
-    np.testing.assert_allclose(found[:inside], expected, rtol=2e-3, atol=2e-3)
-    np.testing.assert_allclose(found[inside:], -position[inside:], rtol=1e-6)
+    result = gradient(jnp.asarray(position), batches.batch(jax.random.key(0), 0))
+    center, basis = surrogate.center, surrogate.basis
+    point = center + (basis @ position[: len(basis)]).reshape(center.shape)
+    expected = plain_gradient(design, labels, precision, point).ravel() @ basis
+    np.testing.assert_allclose(result[: len(basis)], expected, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(result[len(basis) :], -position[len(basis) :], rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_the_urn_is_unbiased(num_classes):
-    """The average over all tickets, each a batch of its own, is the gradient over all rows."""
-    design, _, _, lines = logistic_parts(num_classes, rows=1100)
-    whole = on_device(design, lines)
-    size = whole.shared.tilt.size
-    places = np.random.default_rng(3).normal(size=(16, size)).astype(np.float32)
-    urn, step_size = choose_batches(whole, places, 0.1, batch_size=7)
-    assert urn.batch_size == 7 and 0 < step_size <= 0.1
-    counts = np.bincount(urn.tickets)
-    assert counts.min() >= 1 and counts.max() > 3 * counts.min()
-    every = jax.tree.map(lambda leaf: leaf[urn.tickets], urn.rows)
-    position = jnp.asarray(places[0])
+def test_importance_weights_keep_the_gradient_unbiased(num_classes):
+    """The mean over all repeated rows, each a batch of its own, is the gradient over all rows."""
+    design, _, _, surrogate = logistic_parts(num_classes, rows=1100)
+    full = full_batches(design, surrogate)
+    size = full.shared.center_gradient.size
+    positions = np.random.default_rng(3).normal(size=(16, size)).astype(np.float32)
+    batches, step_size = choose_batches(full, positions, 0.1, batch_size=7)
+    assert batches.batch_size == 7 and 0 < step_size <= 0.1
+    multiplicity = np.bincount(batches.repeated_rows)
+    assert multiplicity.min() >= 1 and multiplicity.max() > 3 * multiplicity.min()
+    all_rows = jax.tree.map(lambda leaf: leaf[batches.repeated_rows], batches.rows)
+    position = jnp.asarray(positions[0])
     np.testing.assert_allclose(
-        gradient(position, (every, urn.shared)),
-        gradient(position, (whole.rows, whole.shared)),
+        gradient(position, (all_rows, batches.shared)),
+        gradient(position, (full.rows, full.shared)),
         rtol=1e-3,
         atol=1e-3,
     )
 
 
-def test_at_the_mode_nothing_is_left_over():
+def test_the_gradient_at_the_mode_is_zero():
     x, labels = classes(3)
-    target = logistic_target(x, labels, 3, principal_axes(gather(x), **SETTINGS), None)
-    assert np.abs(target.lines.tilt).max() < 1e-4
-    assert target.batches.tickets is None and target.step_size == 0.1 and not target.stiff
-    there = gradient(jnp.zeros(target.dimension), target.batches.batch(jax.random.key(0), 0))
-    assert np.abs(there).max() < 1e-3
+    target = logistic_target(x, labels, 3, svd_of(x), None)
+    assert np.abs(target.surrogate.center_gradient).max() < 1e-4
+    assert target.batches.repeated_rows is None
+    assert target.step_size == 0.1 and not target.short_step
+    batch = target.batches.batch(jax.random.key(0), 0)
+    assert np.abs(gradient(jnp.zeros(target.dimension), batch)).max() < 1e-3
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_the_way_back(num_classes):
+def test_parameters_are_converted_back_to_positions(num_classes):
     x, labels = classes(num_classes)
-    target = logistic_target(x, labels, num_classes, principal_axes(gather(x), **SETTINGS), None)
-    draws = np.random.default_rng(4).normal(size=(2, 3, target.dimension))
-    draws[..., len(target.lines.basis) :] = 0
-    there = target.read(draws.astype(np.float32))
-    last = {name: each[:, -1] for name, each in there.items()}
-    np.testing.assert_allclose(target.locate(last), draws[:, -1], atol=1e-4)
+    target = logistic_target(x, labels, num_classes, svd_of(x), None)
+    positions = np.random.default_rng(4).normal(size=(2, 3, target.dimension))
+    positions[..., len(target.surrogate.basis) :] = 0
+    parameters = target.to_parameters(positions.astype(np.float32))
+    last = {name: draws[:, -1] for name, draws in parameters.items()}
+    np.testing.assert_allclose(target.to_positions(last), positions[:, -1], atol=1e-4)
 
 
 def regression(rows=15, features=3):
@@ -109,31 +114,32 @@ def regression(rows=15, features=3):
     return x, x @ [1.0, 0.1, 5.0] + rng.normal(size=rows)
 
 
-def linear_parts(known=None):
+def linear_parts(noise_variance=None):
     x, y = regression()
-    columns = gather(np.column_stack([x, y]))
-    axes = principal_axes(columns.features, **{**SETTINGS, "standardize": False})
-    return x, y, linear_target(axes, columns.factor[:, -1], 1.0, 0.0, len(y), known)
+    columns = column_statistics(np.column_stack([x, y]))
+    svd = design_svd(columns.features, **{**SETTINGS, "standardize": False})
+    target = linear_target(svd, columns.factor[:, -1], 1.0, 0.0, len(y), noise_variance)
+    return x, y, target
 
 
-def test_the_density_of_the_noise_is_the_evidence():
+def test_the_density_of_the_noise_is_the_evidence_times_the_prior():
     x, y, target = linear_parts()
     design = np.column_stack([np.ones(len(x)), x])
     statistics, center, width = target.batches.shared
     assert isinstance(statistics, NoiseStatistics)
 
-    def by_hand(log_noise):
+    def expected_log_density(log_noise):
         noise = np.exp(log_noise)
         covariance = noise * np.eye(len(y)) + 6.25 * design @ design.T
         evidence = stats.multivariate_normal(np.zeros(len(y)), covariance).logpdf(y)
         return evidence + stats.halfcauchy.logpdf(noise**0.5) + 0.5 * log_noise
 
     grid = np.linspace(-3, 3, 7)
-    expected = np.array([by_hand(each) for each in grid])
-    found = np.array([log_noise_density(jnp.float32(each), statistics) for each in grid])
-    np.testing.assert_allclose(found - found[3], expected - expected[3], rtol=1e-4, atol=1e-3)
+    expected = np.array([expected_log_density(each) for each in grid])
+    result = np.array([log_noise_density(jnp.float32(each), statistics) for each in grid])
+    np.testing.assert_allclose(result - result[3], expected - expected[3], rtol=1e-4, atol=1e-3)
     fine = np.linspace(-6, 8, 4001)
-    mass = np.exp([by_hand(each) for each in fine] - expected.max())
+    mass = np.exp([expected_log_density(each) for each in fine] - expected.max())
     mean = np.average(fine, weights=mass)
     assert float(center) == pytest.approx(mean, abs=1e-3)
     assert float(width) ** 2 == pytest.approx(
@@ -141,35 +147,33 @@ def test_the_density_of_the_noise_is_the_evidence():
     )
 
 
-@pytest.mark.parametrize("known", [None, 0.5])
-def test_linear_coordinates_are_whitened_plain_ones(known):
-    """Log densities along a line differ by a constant, and by the change of volume with the noise."""
-    x, y, target = linear_parts(known)
+@pytest.mark.parametrize("noise_variance", [None, 0.5])
+def test_the_linear_target_has_the_density_of_the_plain_model(noise_variance):
+    """Up to a constant and the Jacobian determinant, which depends on the noise variance."""
+    x, y, target = linear_parts(noise_variance)
     rng = np.random.default_rng(6)
     positions = rng.normal(size=(2, 4, target.dimension))
-    there = target.read(positions)
-    first = int(known is None)
-    rows = jnp.asarray(np.column_stack([np.ones(len(x)), x]), jnp.float32)
+    parameters = target.to_parameters(positions)
+    first = int(noise_variance is None)
 
-    def plain(coef, intercept, noise):
-        weights = jnp.asarray(np.append(intercept, coef), jnp.float32)
-        position = linear.Position(weights, jnp.log(jnp.float32(noise)))
-        data = (rows, jnp.asarray(y, jnp.float32))
-        total = linear.log_prior(position, 6.25) + jnp.sum(linear.log_likelihood(position, data))
-        volume = 0.5 * np.sum(np.log(noise / (noise + target.axes.strengths**2)))
-        return float(total) + volume
+    def plain_log_density(coef, intercept, noise):
+        likelihood = stats.norm.logpdf(y, intercept + x @ coef, noise**0.5).sum()
+        prior = stats.norm.logpdf([intercept, *coef], scale=6.25**0.5).sum()
+        noise_prior = stats.halfcauchy.logpdf(noise**0.5) + 0.5 * np.log(noise)
+        determinant = np.sum(np.log(noise / (noise + target.svd.singular_values**2)))
+        return likelihood + prior + noise_prior + 0.5 * determinant
 
     names = ("coef", "intercept", "noise_variance")
-    flat = [each.reshape(8, *each.shape[2:]) for each in (there[name] for name in names)]
-    expected = np.array([plain(*parts) for parts in zip(*flat, strict=True)])
+    flat = [each.reshape(8, *each.shape[2:]) for each in (parameters[name] for name in names)]
+    expected = np.array([plain_log_density(*parts) for parts in zip(*flat, strict=True)])
     q = positions.reshape(8, -1)[:, first : first + 4]
-    found = -0.5 * (q**2).sum(1)
-    if known is None:
+    result = -0.5 * (q**2).sum(1)
+    if noise_variance is None:
         statistics, center, width = target.batches.shared
         t = positions.reshape(8, -1)[:, 0]
-        found += [float(log_noise_density(center + width * each, statistics)) for each in t]
-    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=0.02)
-    last = {name: each[:, -1] for name, each in there.items()}
+        result += [float(log_noise_density(center + width * each, statistics)) for each in t]
+    np.testing.assert_allclose(result - result[0], expected - expected[0], atol=0.02)
+    last = {name: draws[:, -1] for name, draws in parameters.items()}
     np.testing.assert_allclose(
-        target.locate(last)[:, : first + 4], positions[:, -1, : first + 4], atol=1e-6
+        target.to_positions(last)[:, : first + 4], positions[:, -1, : first + 4], atol=1e-6
     )

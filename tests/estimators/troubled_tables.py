@@ -1,4 +1,4 @@
-"""Tables with everything that goes wrong in practice, and their posteriors by other means."""
+"""Tables with degenerate columns, and helpers to compare posteriors of standardised features."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ PRIOR_VARIANCE = 6.25
 
 
 def with_trouble(x):
-    """Append columns that are repeated, constant, all zero, in absurd units, and collinear."""
+    """Append columns that are repeated, constant, all zero, of extreme scales, and collinear."""
     zeros = np.zeros(len(x))
     return np.column_stack(
         [x, x[:, 0], zeros + 3, zeros, 1e6 * x[:, 1], 1e-6 * x[:, 2], x[:, 0] + x[:, 3]]
     )
 
 
-def unit(column):
-    """The unit of a feature, as documented."""
+def scale(column):
+    """The scale of a feature, as documented."""
     values, others = np.unique(column), column[column != 0]
     if len(values) <= 2:
         return np.ptp(values) or 1.0
@@ -22,15 +22,15 @@ def unit(column):
 
 
 def standardised(x):
-    """Features as the default prior sees them, an intercept first; their means and units."""
-    mean, units = x.mean(0), np.array([unit(column) for column in x.T])
-    return np.column_stack([np.ones(len(x)), (x - mean) / units]), mean, units
+    """Standardised features with a column of ones first, and the means and scales used."""
+    mean, scales = x.mean(0), np.array([scale(column) for column in x.T])
+    return np.column_stack([np.ones(len(x)), (x - mean) / scales]), mean, scales
 
 
-def standardised_draws(model, mean, units):
-    """Draws of the coefficients of standardised features, an intercept first: (draws, …)."""
+def standardised_draws(model, mean, scales):
+    """Draws of the coefficients of standardised features, the intercept first: (draws, …)."""
     coef, intercept = model.draws_["coef"], model.draws_["intercept"]
-    both = np.concatenate([(intercept + coef @ mean)[..., None], coef * units], axis=-1)
+    both = np.concatenate([(intercept + coef @ mean)[..., None], coef * scales], axis=-1)
     return both.reshape(-1, *both.shape[2:])
 
 
@@ -40,7 +40,7 @@ def errors(draws, mean, sd):
 
 
 def classes(num_classes, rows=300, features=4, seed=0):
-    """Simulated classes that overlap; features with different units and offsets."""
+    """Simulated overlapping classes; features with different scales and offsets."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, features)) @ rng.normal(size=(features, features))
     z = x @ rng.normal(size=(features, num_classes)) + rng.normal(size=num_classes)

@@ -1,4 +1,4 @@
-"""Logistic regression: probabilities that add up, dense and sparse alike, stable far out."""
+"""Logistic regression: probabilities, dense and sparse rows, large logits."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ KINDS = pytest.mark.parametrize("kind", ["binary", "multinomial"])
 
 
 @KINDS
-def test_sparse_rows_are_dense_rows(kind):
+def test_sparse_and_dense_rows_agree(kind):
     x, weights, labels = features(), weights_of(kind), labels_of(kind)
     rows, dense = as_rows(x), as_rows(x.toarray())
     assert isinstance(rows, SparseRows) and not isinstance(dense, SparseRows)
@@ -55,14 +55,16 @@ def test_sparse_rows_are_dense_rows(kind):
 )
 def test_likelihoods_are_the_probabilities_of_the_labels(kind, dtype):
     x, weights, labels = as_rows(features()), weights_of(kind), labels_of(kind)
-    chances = np.asarray(logistic.predict_proba(weights, x))
-    assert chances.shape == (30, 2 if kind == "binary" else 3)
-    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-5)
-    got = logistic.log_likelihood(weights, (x, jnp.asarray(labels.astype(dtype))))
-    np.testing.assert_allclose(got, np.log(chances[np.arange(30), labels]), rtol=1e-4, atol=1e-6)
+    probabilities = np.asarray(logistic.predict_proba(weights, x))
+    assert probabilities.shape == (30, 2 if kind == "binary" else 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    values = logistic.log_likelihood(weights, (x, jnp.asarray(labels.astype(dtype))))
+    np.testing.assert_allclose(
+        values, np.log(probabilities[np.arange(30), labels]), rtol=1e-4, atol=1e-6
+    )
 
 
-def test_two_columns_are_the_binary_model():
+def test_two_columns_equal_the_binary_model():
     x, binary, labels = as_rows(features()), weights_of("binary"), labels_of("binary")
     both = jnp.stack([0.3 * binary, 1.3 * binary], axis=1)
     one = logistic.log_likelihood(binary, (x, labels))
@@ -72,20 +74,20 @@ def test_two_columns_are_the_binary_model():
 
 @KINDS
 @pytest.mark.parametrize("scale", [1e2, 1e30])
-def test_far_out_values_and_gradients_stay_finite(kind, scale):
-    """A certain and right answer costs nothing, a certain and wrong one its logit."""
+def test_large_logits_have_finite_values_and_gradients(kind, scale):
+    """The log likelihood of a certain label is 0 if it is right, and minus its logit if wrong."""
     x = jnp.array([[scale], [scale]], jnp.float32)
     weights = jnp.ones(1) if kind == "binary" else jnp.array([[-1.0, 0.0]])
     labels = jnp.array([1, 0])
     value = logistic.log_likelihood(weights, (x, labels))
     np.testing.assert_allclose(value, [0, -scale], rtol=1e-6)
-    slope = jax.jacrev(logistic.log_likelihood)(weights, (x, labels))
-    assert jnp.isfinite(slope).all()
+    gradient = jax.jacrev(logistic.log_likelihood)(weights, (x, labels))
+    assert jnp.isfinite(gradient).all()
     assert jnp.isfinite(logistic.predict_proba(weights, x)).all()
 
 
-def test_small_chances_keep_their_digits():
-    """At a logit of 20 float32 cannot tell the chance from 1, but its logarithm is known."""
+def test_log_probabilities_close_to_zero_are_accurate():
+    """At a logit of 20 the probability is 1 in float32, but its logarithm is accurate."""
     x = jnp.array([[20.0]], jnp.float32)
     value = logistic.log_likelihood(jnp.ones(1), (x, jnp.array([1])))
     np.testing.assert_allclose(value, -np.log1p(np.exp(-20.0)), rtol=1e-5)
@@ -100,7 +102,7 @@ def test_the_prior_is_normal(kind):
     np.testing.assert_allclose(logistic.log_prior(weights, each), expected, rtol=1e-5)
 
 
-def test_the_choice_of_rows():
+def test_sparse_rows_are_used_for_wide_sparse_matrices_only():
     wide, narrow = features(columns=100), features(columns=10)
     assert isinstance(as_rows(wide), SparseRows)
     np.testing.assert_array_equal(as_rows(narrow), narrow.toarray().astype(np.float32))
@@ -111,21 +113,21 @@ def test_the_choice_of_rows():
         as_rows(np.ones(3))
 
 
-def test_entries_given_twice_are_added_and_the_input_is_left_alone():
+def test_duplicate_entries_are_added_and_the_input_is_not_changed():
     twice = sparse.csr_array(([1.0, 2.0, 4.0], [7, 7, 3], [0, 3]), shape=(1, 64))
     rows = as_rows(twice)
     assert rows.columns.tolist() == [[3, 7]] and rows.values.tolist() == [[4.0, 3.0]]
     assert twice.nnz == 3
 
 
-def test_intercept():
+def test_with_intercept_appends_ones_and_keeps_sparsity_and_dtype():
     x = features()
     assert sparse.issparse(with_intercept(x)) and with_intercept(x).shape == (30, 101)
     np.testing.assert_array_equal(with_intercept(x).toarray(), with_intercept(x.toarray()))
     assert with_intercept(np.zeros((2, 1), np.float32)).dtype == np.float32
 
 
-def test_sparse_rows_go_through_batches_and_the_loop(key):
+def test_sparse_rows_work_in_batches_and_in_sample(key):
     x, labels = features(), labels_of("multinomial")
     batches = isotherm.independent_batches((as_rows(x), labels), batch_size=10)
     grad_fn = isotherm.minibatch_gradient(

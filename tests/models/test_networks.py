@@ -1,4 +1,4 @@
-"""Networks compute what their formulas say, and sample from the posterior they define."""
+"""Networks: outputs, log densities, initial weights, and draws from a known posterior."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from isotherm.models.networks import ACTIVATIONS, lenet, mlp
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_forward_pass_is_the_formula(activation):
+def test_the_forward_pass_equals_the_formula(activation):
     network = mlp((3, 5, 4, 2), activation=activation)
     weights = network.init(jax.random.key(0))
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -51,11 +51,11 @@ def test_initial_weights_have_the_stated_variance():
     he = mlp((400, 300, 10)).init(jax.random.key(2))[0].weights
     glorot = mlp((400, 300, 10), activation="tanh").init(jax.random.key(2))[0].weights
     for weights, variance in ((he, 2 / 400), (glorot, 2 / 700)):
-        # The variance of 120 000 normal numbers is off by 1.6 % once in 20 000 times.
+        # The variance of 120 000 normal numbers has an error above 1.6 % once in 20 000 times.
         assert float(weights.var()) == pytest.approx(variance, rel=0.016)
 
 
-def test_convolution_by_patches_is_convolution():
+def test_convolution_by_patches_equals_xla_convolution():
     images = jax.random.normal(jax.random.key(0), (3, 9, 8, 2))
     kernel = jax.random.normal(jax.random.key(1), (5, 4, 2, 3))
 
@@ -68,12 +68,12 @@ def test_convolution_by_patches_is_convolution():
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_max_pool():
+def test_max_pool_returns_maxima_of_2_by_2_blocks():
     images = np.arange(16.0).reshape(1, 4, 4, 1)
     np.testing.assert_array_equal(max_pool(images)[0, :, :, 0], [[5, 7], [13, 15]])
 
 
-def test_lenet_sees_where_things_are():
+def test_lenet_outputs_equal_those_of_xla_convolution_and_pooling():
     network = lenet(channels=(4, 6), hidden=(8,), num_classes=3)
     weights = network.init(jax.random.key(3))
     assert [layer.weights.shape for layer in weights] == [
@@ -86,7 +86,7 @@ def test_lenet_sees_where_things_are():
     x[0, 300], x[1, 500] = 1, 1
     outputs = network.apply(weights, x)
     assert outputs.shape == (2, 3) and not np.allclose(outputs[0], outputs[1])
-    # By hand, with XLA's own convolution and pooling.
+    # The same network with XLA's own convolution and pooling.
     z = x.reshape(2, 28, 28, 1)
     for layer in weights[:2]:
         z = jax.nn.relu(by_xla(z, layer.weights) + layer.bias[None, None, None])
@@ -106,13 +106,13 @@ def test_lenet_sees_where_things_are():
         (lambda: lenet(side=27), "`side` must be 4 k"),
     ],
 )
-def test_bad_arguments(make, message):
+def test_invalid_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_linear_network_samples_its_exact_posterior():
-    """One layer and Gaussian noise is Bayesian linear regression, whose posterior is known."""
+def test_draws_of_a_linear_network_follow_its_exact_posterior():
+    """One layer with Gaussian noise is Bayesian linear regression."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2)).astype(np.float32)
     y = (x @ [1.0, -0.5] + 0.3 + 0.5 * rng.normal(size=200)).astype(np.float32)[:, None]
@@ -136,6 +136,6 @@ def test_a_linear_network_samples_its_exact_posterior():
     layer = run.draws[0]
     draws = np.concatenate([layer.weights[..., 0], layer.bias], axis=-1).reshape(-1, 3)
     sd = np.sqrt(np.diag(covariance))
-    # Some 4000 effective draws: means within 0.08 sd and sds within 6 % at five sigma.
+    # About 4000 effective draws: 0.08 sd in means and 6 % in sds are five standard errors.
     np.testing.assert_allclose((draws.mean(0) - mean) / sd, 0, atol=0.08)
     np.testing.assert_allclose(draws.std(0) / sd, 1, atol=0.06)
