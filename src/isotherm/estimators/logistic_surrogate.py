@@ -41,11 +41,11 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from isotherm.batches.importance import ImportanceBatches
-from isotherm.estimators.padding import COLUMN_MULTIPLE, pad_to_multiples
+from isotherm.estimators.padding import COLUMN_MULTIPLE, ROW_MULTIPLE, pad_to_multiples
 from isotherm.models.logistic_mode import weighted_block_gram
 
-MAX_FULL_BATCH, ROW_MULTIPLE = 1024, 64
-"""Up to `MAX_FULL_BATCH` rows every batch is all rows, padded to a multiple of `ROW_MULTIPLE`."""
+MAX_FULL_BATCH = 1024
+"""Up to this many rows every batch is all rows, by default."""
 
 
 class SurrogateRows(NamedTuple):

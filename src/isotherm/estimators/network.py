@@ -13,6 +13,7 @@ from isotherm import random
 from isotherm.diagnostics.predictions import posterior_predictive
 from isotherm.estimators.base import BayesianEstimator, ClassLabelsMixin
 from isotherm.estimators.network_posterior import MLPModel, NetworkTarget, Predict, network_target
+from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.models.networks import ACTIVATIONS
 
@@ -97,8 +98,10 @@ class BayesianMLP(BayesianEstimator):
     def _average_predictions(self, X: Any) -> Any:
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        x = jnp.asarray(self._standardize(X), jnp.float32)
-        return posterior_predictive(Predict(self._model), self._run.draws, x)
+        X = self._standardize(np.asarray(X))
+        x = jnp.asarray(pad_to_multiples(X, ROW_MULTIPLE, 1), jnp.float32)
+        averages = posterior_predictive(Predict(self._model), self._run.draws, x)
+        return jax.tree.map(lambda each: np.asarray(each, np.float64)[: len(X)], averages)
 
 
 class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
@@ -166,7 +169,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, averaged over draws: (rows, classes)."""
-        probabilities = np.asarray(self._average_predictions(X), np.float64)
+        probabilities = self._average_predictions(X)
         return probabilities / probabilities.sum(1, keepdims=True)
 
     def _set_fitted_attributes(self) -> None:
@@ -263,7 +266,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             observation: the square root of the variance of $f(x)$ over draws plus the mean of
             $\sigma^2$.
         """
-        mean, square = (np.asarray(part, np.float64) for part in self._average_predictions(X))
+        mean, square = self._average_predictions(X)
         if not return_std:
             return self._target_mean + self._target_scale * mean
         variance = np.maximum(square - mean**2, 0) * self._target_scale**2

@@ -32,6 +32,7 @@ from isotherm import random
 from isotherm.batches.in_memory import full_batch, independent_batches
 from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 from isotherm.coordinates.power_iteration import largest_eigenvalue
+from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.loop import run_chain
@@ -93,14 +94,16 @@ class MLPModel(NamedTuple):
         r"""Return $\sigma^2$ of a regression, in double precision."""
         return np.exp(2 * np.asarray(positions[..., -1], np.float64))
 
-    def log_likelihood(self, position: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """Return the log likelihood of each row, up to a constant."""
-        x, y = batch
+    def log_likelihood(
+        self, position: jax.Array, batch: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> jax.Array:
+        """Return the log likelihood of each row times its weight, up to a constant."""
+        x, y, weight = batch
         outputs = self.apply(position, x)
         if self.classification:
-            return categorical_log_likelihood(outputs, y)
+            return weight * categorical_log_likelihood(outputs, y)
         log_noise = position[-1]
-        return -0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise
+        return weight * (-0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise)
 
     def log_prior(self, position: jax.Array) -> jax.Array:
         """Return the log density of the prior, up to a constant."""
@@ -163,9 +166,14 @@ def network_target(
         Rows per step; by default all of up to 2048 rows, otherwise 512.
     """
     size = batch_size or (len(y) if len(y) <= MAX_FULL_BATCH else BATCH_SIZE)
-    rows = (x.astype(np.float32), y.astype(np.int32 if model.classification else np.float32))
-    batches = full_batch(rows) if size >= len(y) else independent_batches(rows, size)
-    gradient, pilot = _compiled(model, len(y))
+    label_type = np.int32 if model.classification else np.float32
+    rows = (x.astype(np.float32), y.astype(label_type), np.ones(len(y), np.float32))
+    if size >= len(y):  # rows of weight 0 make similar data share a compiled program
+        rows = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
+        batches = full_batch(rows)
+    else:
+        batches = independent_batches(rows, size)
+    gradient, pilot = _compiled(model, len(rows[0]))
     position = 0.3 * random.gaussian(random.fold(key, 0), jnp.zeros(model.dimension))
     curvatures: list[float] = []
     for i in range(1, PILOT_ROUNDS + 1):

@@ -4,6 +4,8 @@ import numpy as np
 
 COLUMN_MULTIPLE = 8
 """Positions of linear models are padded to a multiple of this."""
+ROW_MULTIPLE = 64
+"""If every batch is all rows, they are padded to a multiple of this."""
 
 
 def pad_to_multiples(array: np.ndarray, *multiples: int) -> np.ndarray:
