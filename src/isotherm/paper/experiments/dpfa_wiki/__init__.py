@@ -102,13 +102,13 @@ class Config:
         """Return the plan of evaluations for a pass over `total` documents."""
         left = (total - self.start_documents) // self.batch_size
         return Plan(
-            self.batch_size,
-            total,
-            self.mark_every,
-            min(self.curve_draws, left),
-            min(final_draws, left),
-            self.late,
-            max(self.late // 10, self.batch_size),
+            batch_size=self.batch_size,
+            total=total,
+            mark_every=self.mark_every,
+            curve_draws=min(self.curve_draws, left),
+            final_draws=min(final_draws, left),
+            late=self.late,
+            late_every=max(self.late // 10, self.batch_size),
             predict_every=20,
             save_every=200,
         )
@@ -240,17 +240,19 @@ class _Trainer:
         """Train and evaluate a method; by default on the whole stream and the test documents."""
         config = self.config
         settings = Settings(
-            self.stream.num_words,
-            config.layers,
-            config.eta,
-            config.alpha,
-            config.diffusion,
-            config.num_documents,
-            *steps,
-            config.start_documents // config.batch_size,
-            config.rounds,
-            config.rounds_burn_in,
-            self.seed + seed,
+            num_words=self.stream.num_words,
+            layers=config.layers,
+            eta=config.eta,
+            alpha=config.alpha,
+            diffusion=config.diffusion,
+            data_size=config.num_documents,
+            sgrld_step=steps.sgrld,
+            scir_step=steps.scir,
+            tlasgr_step=steps.tlasgr,
+            start_batches=config.start_documents // config.batch_size,
+            rounds=config.rounds,
+            rounds_burn_in=config.rounds_burn_in,
+            seed=self.seed + seed,
         )
         plan = plan or config.plan(config.num_documents, config.final_draws)
         label = f"{name}, seed {seed}, to {plan.total}"

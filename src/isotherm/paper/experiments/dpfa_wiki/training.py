@@ -40,7 +40,7 @@ class Plan:
     """The last documents. They have a second curve, of the running average of the final draws."""
     late_every: int
     predict_every: int
-    """Every so many batches one is scored before the method learns from it."""
+    """Every `predict_every`-th batch is scored before the method learns from it."""
     save_every: int
     """Batches between two checkpoints."""
 

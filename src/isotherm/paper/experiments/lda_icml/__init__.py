@@ -94,15 +94,7 @@ class Config:
     @property
     def protocol(self) -> Protocol:
         """Settings that all chains share."""
-        return Protocol(
-            self.num_topics,
-            self.alpha,
-            self.batch_size,
-            self.num_steps,
-            self.thin,
-            self.sweeps,
-            self.burn_in,
-        )
+        return Protocol(**{name: getattr(self, name) for name in Protocol._fields})
 
     def grid(self, name: str) -> list[Setting]:
         """Return the settings of a method that are tried: (step size, other setting)."""

@@ -94,7 +94,7 @@ def best(config: Config, result: dict[str, np.ndarray]) -> Figure:
                 fontsize=8,
             )
     ours.set_yticks(y, names)
-    ours.set(xlabel="test perplexity, one dot per seed", title="here")
+    ours.set(xlabel="test perplexity, one dot per seed", title="isotherm")
     paper.set(xlabel="test perplexity", title="paper (another preprocessing)")
     paper.set_xlim(880, 1200)
     figure.set_label(

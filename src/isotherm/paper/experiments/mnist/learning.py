@@ -61,7 +61,7 @@ class Recipe:
     """$D$; for SGHMC the friction."""
     num_epochs: int = 40
     halve_every: int = 20
-    """The step size is halved every so many epochs; 0 for never."""
+    """Number of epochs after which the step size is halved, again and again; 0 for never."""
     batch_size: int = 100
     policy: str = "independent"
     prior_sd: float = 1.0
