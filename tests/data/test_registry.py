@@ -121,7 +121,9 @@ def test_the_error_for_missing_data_without_a_source_suggests_no_download(
     files = tuple(file._replace(urls=()) for file in registry.find("toy").files)
     only = {"toy": Dataset("toy", "", "", files)}
     monkeypatch.setattr(registry, "datasets", lambda: only)
-    with pytest.raises(DataNotFoundError, match=r"No public source: .*ISOTHERM_DATA") as caught:
+    with pytest.raises(
+        DataNotFoundError, match=r"There is no public source\. .*ISOTHERM_DATA"
+    ) as caught:
         registry.locate("toy")
     assert "fetch" not in str(caught.value)
 

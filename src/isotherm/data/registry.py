@@ -152,11 +152,12 @@ def locate(
     if missing := [known[word] for word in wanted if word not in paths]:
         names = ", ".join(f"`{name}/{file.name}`" for file in missing)
         searched = ", ".join(f"`{folder}`" for folder in folders)
-        fetch_hint = f"Download with `isotherm data fetch {name}`, or set"
-        hint = fetch_hint if any(file.urls for file in missing) else "No public source: set"
+        hint = "There is no public source. If you have a copy,"
+        if any(file.urls for file in missing):
+            hint = f"Download with `isotherm data fetch {name}`, or"
         raise DataNotFoundError(
-            f"Did not find {names} (or .gz) in {searched}. {hint} the folder that has it with "
-            "`--data-dir` or ISOTHERM_DATA."
+            f"Did not find {names} (or .gz) in {searched}. {hint} set the environment variable "
+            f"ISOTHERM_DATA to the folder that contains `{name}`."
         )
     return {word: paths[word] for word in wanted}
 
