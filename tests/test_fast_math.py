@@ -1,4 +1,4 @@
-"""The short elementary functions keep their promised errors, everywhere they are used."""
+"""The fast elementary functions stay within their error bounds."""
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ def test_exp_is_within_its_bound():
     assert np.abs(found / np.exp(x.astype(np.float64)) - 1).max() < 4e-7
 
 
-def test_exp_stays_finite_outside_and_keeps_nan():
+def test_exp_is_finite_outside_its_range_and_keeps_nan():
     found = np.asarray(exp(jnp.array([-1e30, -jnp.inf, 1e30, jnp.inf, jnp.nan])))
     np.testing.assert_allclose(found[:4], [1.65e-38, 1.65e-38, 1.65e38, 1.65e38], rtol=0.01)
     assert np.isnan(found[4])
 
 
-def test_exp_has_the_right_slope():
+def test_exp_has_the_right_derivative():
     assert float(jax.grad(exp)(jnp.float32(1.3))) == pytest.approx(np.exp(1.3), rel=1e-5)
 
 
@@ -36,7 +36,7 @@ def test_the_normal_quantile_is_within_its_bound_to_the_last_lattice_point():
     np.testing.assert_array_equal(np.asarray(jax.jit(normal_quantile)(-x)), -found)
 
 
-def test_other_precisions_go_to_the_general_functions():
+def test_other_precisions_use_the_general_functions():
     with jax.enable_x64(True):
         x = jnp.array([0.3, -0.99], jnp.float64)
         np.testing.assert_allclose(exp(x), np.exp(np.asarray(x)), rtol=1e-15)

@@ -1,7 +1,7 @@
-"""The fused generator behaves like independent uniform bits, across everything a sampler varies.
+"""The generator behaves like independent uniform bits over elements, steps, leaves and chains.
 
-Each statistical test states its false-alarm rate; seeds are fixed. The mutants are the ways such a
-generator goes wrong: a raw counter, one round of the hash, keys that only shift a sequence.
+Each statistical test states its false-alarm rate; seeds are fixed. The mutants are typical errors
+of such generators: a raw counter, one round of the hash, keys that only shift a sequence.
 """
 
 import jax
@@ -16,14 +16,15 @@ FALSE_ALARM = 1e-5
 
 
 def grid_of_bits(key, num_keys=512, size=512, how=lambda key, i: random.fold(key, i)):
-    """Bits by (key number, element): rows differ in the key, columns in the counter."""
+    """Return bits by (key, element): rows differ in the key, columns in the counter."""
     return np.asarray(
         jax.jit(jax.vmap(lambda i: random.bits(how(key, i), (size,))))(jnp.arange(num_keys))
     )
 
 
-def streams_of_bits(key, num=64, size=4096):
-    return np.stack([np.asarray(random.bits(key, (size,), stream=s)) for s in range(num)])
+@jax.jit
+def streams_of_bits(key):
+    return jnp.stack([random.bits(key, (4096,), stream=s) for s in range(64)])
 
 
 SOURCES = {
@@ -31,7 +32,7 @@ SOURCES = {
     "chain then step keys": lambda key: grid_of_bits(
         key, how=lambda k, i: random.fold(random.fold(k, i % 16), i // 16)
     ),
-    "leaves": streams_of_bits,
+    "leaves": lambda key: np.asarray(streams_of_bits(key)),
     "key zero": lambda key: grid_of_bits(jax.random.key(0)),
     "jax keys": lambda key: np.asarray(
         jax.vmap(lambda k: random.bits(k, (512,)))(jax.random.split(key, 512))
@@ -40,39 +41,39 @@ SOURCES = {
 
 
 def balance_p_value(x):
-    """Each of the 32 bits is one half of the time one."""
+    """Each of the 32 bits is 1 with probability one half."""
     ones = ((x.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).sum(0)
     z = (ones - x.size / 2) / np.sqrt(x.size / 4)
     return 32 * 2 * stats.norm.sf(np.abs(z).max())
 
 
 def counts_p_value(x, shift):
-    """Eight bits, starting at `shift`, take their 256 values equally often."""
+    """Eight bits, starting at `shift`, have their 256 values equally often."""
     counts = np.bincount(((x.ravel() >> np.uint32(shift)) & 255).astype(int), minlength=256)
     return stats.chisquare(counts).pvalue
 
 
 def pairs_p_value(x, axis, lag):
-    """Neighbours at a lag fill a 32 x 32 table evenly (five high bits of each)."""
+    """Pairs at a lag are uniform on a 32 x 32 table (five high bits of each)."""
     a = np.moveaxis(x, axis, 0)
     high, low = (a[lag:] >> np.uint32(27)).astype(int), (a[:-lag] >> np.uint32(27)).astype(int)
     return stats.chisquare(np.bincount((32 * high + low).ravel(), minlength=1024)).pvalue
 
 
 def flip_p_value(x, axis, lag):
-    """Neighbours differ in half of their bits: sum of 32 fair coins."""
+    """The number of different bits of pairs at a lag is binomial (32 fair coins)."""
     a = np.moveaxis(x, axis, 0)
     flips = np.bitwise_count(a[lag:] ^ a[:-lag]).ravel()
     expected = stats.binom(32, 0.5).pmf(np.arange(33))
     counts = np.bincount(flips, minlength=33)
     keep = slice(6, 27)  # merge the tails
     observed = np.r_[counts[:6].sum(), counts[keep], counts[27:].sum()]
-    wanted = np.r_[expected[:6].sum(), expected[keep], expected[27:].sum()] * flips.size
-    return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
+    exact = np.r_[expected[:6].sum(), expected[keep], expected[27:].sum()] * flips.size
+    return stats.chisquare(observed, exact * observed.sum() / exact.sum()).pvalue
 
 
 def correlation_p_value(x, axis, lag):
-    """Gaussian numbers made from neighbours are uncorrelated, and so are their squares."""
+    """Gaussian numbers from pairs at a lag are uncorrelated, and so are their squares."""
     z = stats.norm.ppf((x.astype(np.float64) + 0.5) / 2**32)
     worst = 0.0
     for y in (z, (z**2 - 1) / np.sqrt(2)):
@@ -110,7 +111,7 @@ def mutants(key):
     yield "half a round", one_round
 
 
-def test_the_battery_has_power(key):
+def test_the_tests_detect_bad_generators(key):
     for name, x in mutants(key):
         assert min(all_p_values(x)) < FALSE_ALARM, name
 
@@ -153,7 +154,7 @@ def test_keys_of_other_implementations_work(key):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31])
-def test_no_key_makes_the_first_number_extreme(seed):
+def test_the_first_number_of_a_small_key_is_not_extreme(seed):
     first = np.asarray(random.gaussian(jax.random.key(seed), jnp.zeros(4)))
     assert np.abs(first).max() < 4
     assert int(random.bits(jax.random.key(seed))) != 0

@@ -1,4 +1,4 @@
-"""Kronecker coordinates: exact where the curvature is a Kronecker product, and always a linear map."""
+"""Kronecker coordinates are linear, and exact if the curvature is a Kronecker product."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +7,14 @@ import pytest
 
 import isotherm
 from isotherm.coordinates.kronecker import kronecker_eigenbasis
+from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 
 SIZE, BATCH = 4000, 50
 
 
 @pytest.fixture(scope="module")
 def problem():
-    """Several outputs with correlated inputs and noise: the curvature is exactly a product."""
+    """A regression with several outputs, whose curvature is exactly a Kronecker product."""
     rng = np.random.default_rng(0)
     mix_in, mix_out = rng.normal(size=(3, 3)), rng.normal(size=(2, 2))
     x = (rng.normal(size=(SIZE, 3)) @ mix_in).astype(np.float32)
@@ -36,15 +37,15 @@ def as_a_matrix(space, like):
     return np.asarray(jnp.stack(columns, axis=1), np.float64)
 
 
-def test_it_whitens_a_product(problem):
+def test_it_whitens_a_kronecker_product(problem):
     grad_fn, batches, position, curvature = problem
     space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=4096)
     basis = as_a_matrix(space, position)
     whitened = basis.T @ curvature @ basis
-    # 2048 pairs of batches: a variance within 16 % at five sigma, axes of close eigenvalues less well.
+    # 2048 pairs of batches: variances within 16 % at five sigma; close eigenvalues mix their axes.
     np.testing.assert_allclose(np.diag(whitened), 1, atol=0.2)
     assert np.abs(whitened - np.diag(np.diag(whitened))).max() < 0.25
-    # The same in plain coordinates, to see that there was something to do.
+    # In plain coordinates the correlations are large.
     scaled = curvature / np.sqrt(np.outer(np.diag(curvature), np.diag(curvature)))
     assert np.abs(scaled - np.eye(6)).max() > 0.5
 
@@ -58,7 +59,7 @@ def test_pull_is_the_transpose_of_push(problem):
     )
 
 
-def test_vectors_kernels_and_numbers_have_coordinates_too():
+def test_convolutions_vectors_and_scalars_have_coordinates():
     position = {"kernel": jnp.ones((2, 2, 1, 3)), "bias": jnp.ones(3), "scale": jnp.ones(())}
 
     def log_likelihood(w, batch):
@@ -78,11 +79,13 @@ def test_vectors_kernels_and_numbers_have_coordinates_too():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pushed))
 
 
-def test_sampling_in_it_gives_the_exact_posterior(problem):
-    """With the default units of natural coordinates: h = 0.05, D = 1, mass 10."""
+def test_sampling_gives_the_exact_posterior(problem):
+    """With the settings for natural coordinates: h = 0.05, D = 1, mass 10."""
     grad_fn, batches, position, curvature = problem
     space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches, num_batches=1024)
-    sampler = isotherm.msgnht(grad_fn, 0.05, 1.0, thermostat_mass=10.0, coordinates=space)
+    sampler = isotherm.msgnht(
+        grad_fn, 0.05, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, coordinates=space
+    )
     run = isotherm.sample(
         jax.random.key(1),
         sampler,
@@ -95,5 +98,5 @@ def test_sampling_in_it_gives_the_exact_posterior(problem):
     )
     draws = run.draws.reshape(-1, 6)
     sd = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    # Some 8000 effective draws: an sd within 4 % at five sigma; 2 % is left for the discretisation.
+    # About 8000 effective draws: an sd within 4 % at five sigma; 2 % remain for discretisation.
     np.testing.assert_allclose(draws.std(0) / sd, 1, atol=0.06)

@@ -1,4 +1,4 @@
-"""Scores of predictions against numbers worked out by hand, by SciPy and by brute force."""
+"""Scores of predictions agree with explicit formulas, SciPy and enumeration."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ def test_scores_by_hand():
     )
     rows = [0.01 + 0.01, 0.25 + 0.49 + 0.04, 0.04 + 0.04 + 0.16, 0.95**2 + 0.81 + 0.05**2]
     assert c.brier_score(P, Y) == pytest.approx(np.mean(rows), rel=1e-12)
-    # Confidences 0.9, 0.5, 0.6, 0.9; right, wrong, right, wrong; bins (0.4, 0.6] and (0.8, 1].
+    # Confidences 0.9, 0.5, 0.6, 0.9; correct, wrong, correct, wrong; bins (0.4, 0.6] and (0.8, 1].
     curve = c.reliability(P, Y, num_bins=5)
     assert curve.count.tolist() == [0, 0, 2, 0, 2]
     np.testing.assert_allclose(curve.confidence[[2, 4]], [0.55, 0.9], rtol=1e-12)
@@ -35,12 +35,12 @@ def test_bins_are_closed_above():
     assert c.reliability(p, [0, 0, 0], num_bins=4).count.tolist() == [0, 1, 1, 1]
 
 
-def test_bins_of_equal_mass_hold_as_many_rows_and_keep_ties_together():
+def test_bins_of_equal_mass_have_equal_counts_and_do_not_split_ties():
     top = np.linspace(0.51, 0.99, 60)
     p = np.stack([top, 1 - top], axis=1)
     curve = c.reliability(p, np.zeros(60, int), num_bins=6, bins="equal-mass")
     assert curve.count.tolist() == [10] * 6
-    # Everything is right, so the error is the mean doubt, whatever the bins are.
+    # All predictions are correct, so the error is the mean of 1 - confidence for any bins.
     assert curve.error == pytest.approx(np.mean(1 - top), rel=1e-12)
     tied = np.array([0.6] * 10 + [0.8] * 2)
     p = np.stack([tied, 1 - tied], axis=1)
@@ -53,17 +53,17 @@ def test_bins_of_equal_mass_hold_as_many_rows_and_keep_ties_together():
 
 
 @pytest.mark.parametrize("bins", ["equal-width", "equal-mass"])
-def test_calibration_of_a_classifier_that_is_calibrated_and_of_one_that_is_not(bins):
-    """Labels from the probabilities: error of order n^-1/2; from sharper ones: the known gap."""
+def test_calibration_error_of_calibrated_and_underconfident_classifiers(bins):
+    """With labels drawn from the probabilities the error is of order n^-1/2."""
     p = RNG.dirichlet(np.ones(3), size=40_000)
     labels = (p.cumsum(1) > RNG.random((len(p), 1))).argmax(1)
     assert c.expected_calibration_error(p, labels, bins=bins) < 0.015
-    always = p.argmax(1)  # the top class always comes: every bin errs by its mean doubt
+    always = p.argmax(1)  # always correct: the error of a bin is its mean of 1 - confidence
     gap = c.expected_calibration_error(p, always, bins=bins)
     assert gap == pytest.approx(np.mean(1 - p.max(1)), rel=1e-9)
 
 
-def test_zero_probabilities_are_finite_and_cost_what_the_floor_says():
+def test_zero_probabilities_are_replaced_by_the_floor():
     p = np.array([[1.0, 0.0], [1.0, 0.0]])
     assert c.negative_log_likelihood(p, [0, 1]) == pytest.approx(0.5 * 126 * np.log(2), rel=1e-12)
     np.testing.assert_array_equal(c.predictive_entropy(p), [0, 0])
@@ -74,9 +74,11 @@ def test_entropy_and_its_parts():
     each = stats.entropy(p, axis=-1)
     mean = p.mean(0)
     np.testing.assert_allclose(c.predictive_entropy(mean), stats.entropy(mean, axis=-1), rtol=1e-12)
-    divergence = stats.entropy(p, mean[None], axis=-1).mean(0)  # another formula for the same
+    divergence = stats.entropy(p, mean[None], axis=-1).mean(
+        0
+    )  # another formula for the mutual information
     np.testing.assert_allclose(c.mutual_information(mean, each.mean(0)), divergence, rtol=1e-10)
-    # Draws that agree leave nothing to learn; draws that contradict each other, everything.
+    # Zero if all draws agree; log 2 if they contradict each other.
     np.testing.assert_array_equal(
         c.mutual_information(mean, stats.entropy(mean, axis=-1)), 0 * each[0]
     )
@@ -95,7 +97,7 @@ def test_auroc_is_the_share_of_pairs(digits):
     assert c.auroc([0, 1], [2, 3]) == 1 and c.auroc([1], [1]) == 0.5
 
 
-def test_all_numbers_at_once():
+def test_classifier_scores_contain_all_scores():
     scores = c.classifier_scores(P, Y, 0.5 * c.predictive_entropy(P))
     assert list(scores) == [
         "accuracy",
@@ -136,9 +138,9 @@ def test_regression_against_scipy():
     [
         (lambda: c.accuracy([0.1, 0.9], [0]), r"`probabilities` must have shape \(rows, classes\)"),
         (lambda: c.accuracy(np.zeros((0, 2)), []), r"got \(0, 2\)"),
-        (lambda: c.accuracy([[0.4, 0.4]], [0]), "1 in sum over every row"),
-        (lambda: c.accuracy([[-0.5, 1.5]], [0]), "`probabilities` must be at least 0"),
-        (lambda: c.brier_score([[np.nan, 1.0]], [0]), "`probabilities` must be at least 0"),
+        (lambda: c.accuracy([[0.4, 0.4]], [0]), "every row must sum to 1"),
+        (lambda: c.accuracy([[-0.5, 1.5]], [0]), "`probabilities` must not be negative"),
+        (lambda: c.brier_score([[np.nan, 1.0]], [0]), "`probabilities` must not be negative"),
         (lambda: c.accuracy(P, Y[:2]), r"one class number per row, shape \(4,\), got shape \(2,\)"),
         (lambda: c.accuracy(P, Y.astype(float)), "`labels` must be integers, got dtype float64"),
         (lambda: c.accuracy(P, Y + 1), "`labels` must be from 0 to 2, got 1 to 3"),
@@ -148,13 +150,13 @@ def test_regression_against_scipy():
         (lambda: c.mutual_information(P, [0.1]), r"`mean_entropy` must have one value per row"),
         (lambda: c.mutual_information(P, [9.0] * 4), "must not exceed the entropy of the mean"),
         (lambda: c.mutual_information(P, [np.nan] * 4), "must not exceed the entropy of the mean"),
-        (lambda: c.auroc([], [1.0]), r"`inside` must be scores of shape \(rows,\)"),
-        (lambda: c.auroc([1.0], [np.nan]), "`outside` must be scores"),
+        (lambda: c.auroc([], [1.0]), r"`inside` must have shape \(rows,\)"),
+        (lambda: c.auroc([1.0], [np.nan]), "`outside` must have shape"),
         (lambda: c.regressor_scores([0.0], [0.0], [1.0]), "`sd` must be positive and finite"),
         (lambda: c.regressor_scores([0.0], [1.0], [np.nan]), "`targets` must be finite"),
         (lambda: c.regressor_scores([0.0], [1.0, 1.0], [1.0]), "must have one shape"),
     ],
 )
-def test_bad_input_says_so(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

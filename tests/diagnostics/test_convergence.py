@@ -1,4 +1,4 @@
-"""ESS and R-hat are right where the answer is known, and NaN where there is none."""
+"""ESS and R-hat agree with known values, and are NaN if undefined."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,13 +33,13 @@ def test_shapes_follow_the_tree():
         assert np.isfinite(tree["w"]).all() and np.isfinite(tree["b"])
 
 
-def test_ranks_do_not_see_a_monotone_map():
+def test_ranks_are_invariant_under_monotone_maps():
     draws = ar1(0.5, (4, 500, 3))
     np.testing.assert_allclose(ess(np.exp(draws)), ess(draws))
     np.testing.assert_allclose(ess(3 * draws + 1, "mean"), ess(draws, "mean"))
 
 
-def test_rhat_finds_chains_that_disagree():
+def test_rhat_detects_chains_that_disagree():
     """Null: R-hat of 4 × 2000 independent draws is below 1.01 (largest of 1000: 1.0012)."""
     draws = ar1(0.0)
     assert rhat(draws).max() < 1.01
@@ -47,10 +47,10 @@ def test_rhat_finds_chains_that_disagree():
     shifted[0] += 0.5
     scaled[0] *= 2
     assert rhat(shifted).min() > 1.01
-    assert rhat(scaled).min() > 1.01  # same means: only the folded half of R-hat sees it
+    assert rhat(scaled).min() > 1.01  # same means: only the folded R-hat detects it
 
 
-def test_one_chain():
+def test_a_single_chain():
     draws = ar1(0.0, (1, 2000, 5))
     assert np.all(ess(draws) > 1000)
     assert np.all(rhat(draws) < 1.01)
@@ -58,14 +58,14 @@ def test_one_chain():
     assert np.all(rhat(drift) > 1.1)
 
 
-def test_chains_stuck_in_different_places():
+def test_constant_chains_with_different_values():
     stuck = np.broadcast_to(np.arange(4.0)[:, None], (4, 50))
     assert rhat(stuck) > 1e3
     assert ess(stuck) < 5
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_coordinates_without_an_answer_are_nan_and_the_others_unharmed(bad):
+def test_undefined_coordinates_are_nan_and_the_others_unaffected(bad):
     draws = ar1(0.5, (4, 100, 4))
     draws[..., 1] = 3.0
     draws[2, 50, 2] = bad
@@ -89,7 +89,7 @@ def test_constant_and_empty_leaves():
     assert ess(np.ones((4, 10, 0))).shape == (0,)
 
 
-def test_rejects_bad_input():
+def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"leading axes \(chain, draw\), got shape \(3,\)"):
         ess(np.zeros(3))
     with pytest.raises(ValueError, match=r"leading axes \(chain, draw\), got shape \(3, 0\)"):
@@ -100,5 +100,5 @@ def test_rejects_bad_input():
         ess(np.zeros((2, 10)), "median")  # type: ignore
     for complex_draws in (np.zeros((2, 10), complex), {"a": jnp.zeros((2, 10), jnp.complex64)}):
         for statistic in (ess, rhat):
-            with pytest.raises(ValueError, match="`draws` must be real: give the real and imag"):
+            with pytest.raises(ValueError, match="`draws` must be real: pass the real and imag"):
                 statistic(complex_draws)

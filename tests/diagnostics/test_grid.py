@@ -1,4 +1,4 @@
-"""Grid densities and divergences agree with the prototype, with theory and with each other."""
+"""Grid densities and divergences agree with the authors' formulas and with theory."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_density_is_the_histogram_with_open_outer_cells():
     np.testing.assert_allclose(grid_density(x, GRID), np.histogram(x, edges)[0] / x.size / CELL)
 
 
-def test_every_draw_counts():
+def test_draws_outside_the_grid_are_in_the_outer_cells():
     density = grid_density([-1e300, 0.0, 1e300, 7.0], GRID)
     assert density.sum() * CELL == pytest.approx(1)
     assert density[0] * CELL == pytest.approx(0.25) and density[-1] * CELL == pytest.approx(0.5)
@@ -35,19 +35,19 @@ def test_symmetric_kl_of_two_gaussians():
     m, s = 0.3, 1.1
     forward = np.log(s) + (1 + m**2) / (2 * s**2) - 0.5
     backward = -np.log(s) + (s**2 + m**2) / 2 - 0.5
-    got = symmetric_kl(normal(), normal(m, s), CELL)
-    assert got == pytest.approx((forward + backward) / 2, rel=1e-3)
+    value = symmetric_kl(normal(), normal(m, s), CELL)
+    assert value == pytest.approx((forward + backward) / 2, rel=1e-3)
 
 
-def test_authors_kl_is_the_prototypes_and_a_hundred_times_the_usual():
+def test_authors_kl_follows_their_formula_and_is_a_hundred_times_the_usual():
     y, f = normal(), grid_density(draws(20_000), GRID)  # has empty cells
-    prototype = (y * np.log(y / (f + 1e-60))).sum() / 2
-    prototype += ((f + 1e-60) * np.log((f + 1e-60) / (y + 1e-60))).sum() / 2
-    assert authors_kl(y, f) == pytest.approx(prototype, rel=1e-12)
+    expected = (y * np.log(y / (f + 1e-60))).sum() / 2
+    expected += ((f + 1e-60) * np.log((f + 1e-60) / (y + 1e-60))).sum() / 2
+    assert authors_kl(y, f) == pytest.approx(expected, rel=1e-12)
     assert authors_kl(y, f) == pytest.approx(100 * symmetric_kl(y, f, CELL), rel=1e-12)
 
 
-def test_divergences_are_symmetric_zero_on_equals_and_finite():
+def test_divergences_are_symmetric_finite_and_zero_for_equal_densities():
     p, q = normal(), np.where(GRID > 0, 2 * normal(), 0)
     for divergence in (symmetric_kl, total_variation):
         assert divergence(p, p, CELL) == 0
@@ -56,7 +56,7 @@ def test_divergences_are_symmetric_zero_on_equals_and_finite():
     assert total_variation(p, q, CELL) == pytest.approx(0.5, abs=0.01)
 
 
-def test_exact_draws_converge_and_a_mutant_does_not():
+def test_exact_draws_converge_and_wrong_draws_do_not():
     """Symmetric KL of n exact draws in k cells is about k/2n: 1e6 draws give 5e-4 or so."""
     fine = grid_density(draws(1_000_000), GRID)
     coarse = grid_density(draws(10_000), GRID)
@@ -81,6 +81,6 @@ def test_exact_draws_converge_and_a_mutant_does_not():
         (lambda: total_variation([1], [1], 0.0), "`cell` must be positive, got 0.0"),
     ],
 )
-def test_rejects_bad_input(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

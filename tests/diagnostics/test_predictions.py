@@ -1,4 +1,4 @@
-"""One prediction helper for the draws of samplers and of approximations."""
+"""Predictions averaged over the draws of samplers and of Gaussian approximations."""
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ def test_blocks_do_not_change_the_average(key, draws, draws_per_block, rows_per_
     assert mean.dtype == jnp.float32
 
 
-def test_samplers_and_approximations_share_it(key):
-    """A Gaussian posterior from both sides; the predictive of a probit-like mean is the same."""
+def test_draws_of_a_sampler_and_of_an_approximation_predict_the_same(key):
+    """Both sample the same Gaussian posterior."""
     x = jnp.linspace(-2, 2, 5)
     predict = lambda w, x: jax.nn.sigmoid(w * x)  # noqa: E731
     run = isotherm.sample(
@@ -74,20 +74,20 @@ def test_predictions_may_be_trees(draws):
         ({"x": (jnp.ones(3), jnp.ones(4))}, "`x` must have leaves of the same length"),
         (
             {"predict": lambda w, x: jnp.sum(x)},
-            "`predict` must return one row per row of `x`, so 3",
+            r"`predict` must return one row per row of `x` \(3 rows\)",
         ),
         ({"rows_per_block": 0}, "`rows_per_block` must be at least 1, got 0"),
     ],
 )
-def test_bad_input_says_so(change, message):
+def test_bad_input_of_posterior_predictive_is_refused(change, message):
     arguments = {"predict": lambda w, x: x * w[0], "draws": jnp.ones((1, 2, 2)), "x": jnp.ones(3)}
     with pytest.raises(ValueError, match=message):
         posterior_predictive(**(arguments | change))
 
 
 @pytest.mark.parametrize("rows_per_block", [1, 4, 9, 100])
-def test_on_the_fly_is_the_same_as_afterwards(key, rows_per_block):
-    """Averaged while sampling, in blocks of rows, and from stored draws: the same numbers."""
+def test_averages_while_sampling_equal_those_of_stored_draws(key, rows_per_block):
+    """Both are averages over draws, for any block size."""
     x = np.asarray(jax.random.normal(jax.random.fold_in(key, 1), (9, 3)))
     start = {"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)}
     read = class_probabilities(probabilities, x, rows_per_block=rows_per_block)
@@ -107,7 +107,7 @@ def test_on_the_fly_is_the_same_as_afterwards(key, rows_per_block):
     assert test["probabilities"].shape == (2, 9, 4) and test["entropy"].shape == (2, 9)
     for name, mean in afterwards.items():
         np.testing.assert_allclose(test[name].mean(0), mean, rtol=1e-4)
-    # The entropy of a draw, by hand; its mean is below the entropy of the mean.
+    # The entropy of one draw; its mean is below the entropy of the mean.
     p = np.asarray(probabilities(jax.tree.map(lambda leaf: leaf[1, 4], run.draws), x), np.float64)
     one = WithEntropy(probabilities)(jax.tree.map(lambda leaf: leaf[1, 4], run.draws), x)
     np.testing.assert_allclose(one["entropy"], -np.sum(p * np.log(p), axis=1), rtol=1e-5)
@@ -115,12 +115,12 @@ def test_on_the_fly_is_the_same_as_afterwards(key, rows_per_block):
     assert np.all(epistemic > 0.01)
 
 
-def test_certainty_has_no_entropy_and_no_nan():
+def test_the_entropy_of_certain_predictions_is_zero():
     read = class_probabilities(lambda w, x: jnp.stack([x * w, 1 - x * w], axis=1), jnp.ones(3))
     np.testing.assert_array_equal(read(jnp.ones(()))["entropy"], np.zeros(3))
 
 
-def test_inputs_of_predictions_may_be_trees():
+def test_inputs_may_be_trees():
     read = class_probabilities(
         lambda w, x: jax.nn.softmax(x["a"] * w + x["b"][:, None]),
         {"a": np.ones((5, 2)), "b": np.arange(5.0)},
@@ -129,16 +129,16 @@ def test_inputs_of_predictions_may_be_trees():
     assert read(jnp.ones(()))["probabilities"].shape == (5, 2)
 
 
-def test_no_more_rows_than_a_block_exist_at_once():
-    seen = set()
+def test_predictions_are_computed_in_blocks_of_rows():
+    shapes = set()
 
     def predict(w, x):
-        seen.add(x.shape)
+        shapes.add(x.shape)
         return jax.nn.softmax(x * w)
 
     for rows_per_block in (3, 100):
         class_probabilities(predict, jnp.ones((10, 2)), rows_per_block=rows_per_block)(jnp.ones(()))
-    assert seen == {(3, 2), (1, 2), (10, 2)}
+    assert shapes == {(3, 2), (1, 2), (10, 2)}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_no_more_rows_than_a_block_exist_at_once():
         ({"predict": lambda w, x: x[:, 0]}, r"probabilities of shape \(rows, classes\)"),
     ],
 )
-def test_bad_input_of_predictions_says_so(change, message):
+def test_bad_input_of_class_probabilities_is_refused(change, message):
     arguments = {"predict": lambda w, x: x * w, "x": jnp.ones((3, 2))}
     with pytest.raises(ValueError, match=message):
         class_probabilities(**(arguments | change))(jnp.ones(()))

@@ -1,4 +1,4 @@
-"""Temperatures average to T on exact draws, for any centre, and leave their bands otherwise."""
+"""Temperatures average to T on exact draws, for any centre, and wrong ones are outside the band."""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ from isotherm.diagnostics.temperature import (
     virial,
 )
 
-FALSE_ALARM = 1e-4  # chance that one statistical test fails on correct code, per fresh seed
+FALSE_ALARM = 1e-4  # probability that one statistical test fails on correct code
 KEY = jax.random.key(0)
 
 
 def series(temperature=1.0, memory=0.0, shape=(4, 1000), size=10, seed=0):
-    """Kinetic temperatures (chain, draw, 1) of stationary AR(1) momenta."""
+    """Return kinetic temperatures (chain, draw, 1) of stationary AR(1) momenta."""
     rng = np.random.default_rng(seed)
     p = rng.normal(size=(shape[0], size))
     out = []
@@ -36,13 +36,13 @@ def test_kinetic_temperature_is_one_number_per_leaf_in_flatten_order():
     np.testing.assert_array_equal(result, [9.0, 4.0])
 
 
-def test_half_precision_is_squared_and_averaged_in_single():
+def test_half_precision_is_squared_and_averaged_in_single_precision():
     x = jnp.full(4097, 1 + 2.0**-7, jnp.bfloat16)  # its square is no bfloat16
     for result in (kinetic_temperature(x), virial(x, -x)):
         np.testing.assert_allclose(result, [(1 + 2.0**-7) ** 2], rtol=1e-6)
 
 
-def test_the_band_is_that_of_chi_square():
+def test_the_band_has_the_quantiles_of_chi_square():
     size, num_draws = np.array([1, 7, 1000]), np.array([[1.0], [50.5]])
     df = size * num_draws
     for got, q in zip(temperature_band(size, num_draws, 2.0, 0.9), (0.05, 0.95), strict=True):
@@ -51,7 +51,7 @@ def test_the_band_is_that_of_chi_square():
 
 @pytest.mark.parametrize(("hot", "inside"), [(1.0, True), (1.02, False), (0.98, False)])
 def test_kinetic_temperature_is_in_its_band_and_a_mutant_is_not(hot, inside):
-    """False alarms 1e-4; a band of ±0.55 % (200 × 5000) leaves the 2 % mutants no chance."""
+    """False alarms 1e-4; the band is ±0.55 % (200 × 5000), so that the 2 % mutants are outside."""
     momenta = jnp.sqrt(0.5 * hot) * jax.random.normal(KEY, (5000, 200))
     mean = np.mean(jax.vmap(kinetic_temperature)(momenta))
     low, high = temperature_band(200, 5000, 0.5, 1 - FALSE_ALARM)
@@ -78,7 +78,7 @@ def test_configurational_temperature_of_a_gaussian_holds_for_any_center(center, 
     if inside:
         np.testing.assert_allclose(result.var(), variance, rtol=0.05)
         assert abs(z) < stats.norm.isf(FALSE_ALARM / 2)
-    elif center != 5.0:  # so far from the mean, variance hides 5 %: that is why None is default
+    elif center != 5.0:  # this far from the mean the variance is too large to detect 5 %
         assert abs(z) > stats.norm.isf(FALSE_ALARM / 2)
 
 
@@ -90,13 +90,13 @@ def test_configurational_temperature_needs_no_gaussian(stretch, inside):
     assert (abs(z) < stats.norm.isf(FALSE_ALARM / 2)) == inside
 
 
-def test_noisy_gradients_leave_the_mean_alone():
+def test_noisy_gradients_do_not_change_the_mean():
     draws, noise = jax.random.normal(KEY, (2, 200_000))
     result = np.asarray(jax.vmap(virial)(draws, -draws + noise), np.float64)
     assert abs(result.mean() - 1) / np.sqrt(3 / result.size) < stats.norm.isf(FALSE_ALARM / 2)
 
 
-def test_table_has_a_row_per_tensor_and_chain():
+def test_the_table_has_a_row_per_tensor_and_chain():
     both = np.concatenate([series(seed=1), series(1.3, seed=2)], -1)
     rows = temperature_table(both, [10, 10], names=["cold", "hot"])
     assert [(r.name, r.chain) for r in rows] == [(n, c) for n in ("cold", "hot") for c in range(4)]
@@ -112,8 +112,8 @@ def test_false_alarms_of_the_table_are_as_stated(memory):
     Measured on 10 seeds: 0.087 to 0.102 without memory, 0.088 to 0.125 with memory 0.9 (effective
     sample size near 100); the mutant is found in more than 98 % of the rows.
     """
-    healthy = temperature_table(series(1.0, memory, (1000, 1000)), [10], level=0.9)
-    assert np.mean([not row.inside for row in healthy]) < 0.15
+    correct = temperature_table(series(1.0, memory, (1000, 1000)), [10], level=0.9)
+    assert np.mean([not row.inside for row in correct]) < 0.15
     hot = temperature_table(series(1.2, memory, (1000, 1000)), [10], level=0.9)
     assert np.mean([not row.inside for row in hot]) > 0.95
 
@@ -124,13 +124,13 @@ def test_correlated_draws_get_a_wider_band():
     assert slow.high - slow.low > 1.5 * (free.high - free.low)
 
 
-def test_tolerance_makes_room_for_the_step_size():
+def test_tolerance_widens_the_bands():
     for wrong in (series(1.1), series(0.9)):
         assert not any(row.inside for row in temperature_table(wrong, [10]))
         assert all(row.inside for row in temperature_table(wrong, [10], tolerance=0.1))
 
 
-def test_a_broken_series_is_outside():
+def test_a_series_with_nan_is_outside():
     broken = series()
     broken[2, 500:] = np.nan
     rows = temperature_table(broken, [10], level=1 - FALSE_ALARM)
@@ -149,6 +149,6 @@ def test_a_broken_series_is_outside():
         (lambda: temperature_table(series(), [10], tolerance=-1), "`tolerance` must not be neg"),
     ],
 )
-def test_rejects_bad_input(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Words are parsed once, and what is not a sampler is refused in words."""
+"""Words of integrators are parsed, and invalid words are refused with a reason."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def test_named_words_are_palindromes_with_one_gradient(word):
     assert all(total == pytest.approx(1) for total in durations.values())
 
 
-def test_gradients_are_counted_over_the_whole_cycle():
+def test_number_of_gradients_per_step():
     assert parse_integrator("euler").num_gradients == 1
     assert parse_integrator("euler").order == 1
     assert parse_integrator("ADKBNBKDA").num_gradients == 1  # both kicks at the same position
@@ -34,7 +34,7 @@ def test_gradients_are_counted_over_the_whole_cycle():
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ADBKN", "not a palindrome"),
+        ("ADBKN", "must be a palindrome"),
         ("AXA", r"unknown letters \['X'\]"),
         ("", "unknown letters"),
         ("ADBNBDA", "never kicks: it needs the letter K .*B is damping"),
@@ -46,18 +46,18 @@ def test_gradients_are_counted_over_the_whole_cycle():
         (7, "must be a word"),
     ],
 )
-def test_what_is_not_a_sampler_is_refused(word, message):
+def test_invalid_words_are_refused(word, message):
     with pytest.raises(ValueError, match=message):
         parse_integrator(word)
 
 
-def test_a_word_that_never_heats_is_refused_for_a_thermostat_only():
+def test_only_a_fixed_friction_may_lack_the_letter_d():
     isotherm.sghmc(None, 0.1, integrator="KAOAK")
-    with pytest.raises(ValueError, match="never heats the thermostat"):
+    with pytest.raises(ValueError, match="never updates the thermostat"):
         isotherm.msgnht(None, 0.1, integrator="KAOAK")
 
 
-def test_palindromes_are_meant_up_to_commuting_neighbours():
+def test_palindromes_up_to_commuting_neighbours():
     assert is_palindrome("ADBKNBAD")
     assert is_palindrome("KANBNAK")
     assert not is_palindrome("ABDKNDBA"[:-1])

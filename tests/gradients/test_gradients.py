@@ -1,4 +1,4 @@
-"""Estimators are unbiased by enumeration, and control variates quiet near their centre."""
+"""Gradient estimators are unbiased, and control variates have little noise near their centre."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def test_full_gradient_in_chunks_is_the_gradient():
     np.testing.assert_allclose(full_gradient(PLAIN, W, (X, Y), chunk_size=4), exact(W), rtol=1e-5)
 
 
-def test_find_mode_with_any_optimiser(key):
+def test_find_mode_works_with_any_optimizer(key):
     for optimizer in (None, optax.sgd(0.5)):
         mode = isotherm.find_mode(
             key,
@@ -69,7 +69,7 @@ def test_find_mode_with_any_optimiser(key):
         np.testing.assert_allclose(exact(mode), 0, atol=0.02)
 
 
-def test_misuse_is_refused():
+def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`data_size` must be at least 1"):
         isotherm.minibatch_gradient(log_likelihood, log_prior, 0)
     summed = isotherm.minibatch_gradient(lambda w, b: log_likelihood(w, b).sum(), log_prior, 6)

@@ -129,7 +129,7 @@ def local_order(
     -g*theta + p*theta*xi
     """
     if unknown := set(word) - set(LETTERS):
-        raise ValueError(f"`word` must consist of the letters {LETTERS}, got {sorted(unknown)}.")
+        raise ValueError(f"`word` must be made of the letters {LETTERS}, got {sorted(unknown)}.")
     if dimension is None:
         dimension = 3 if thermostat == "per_tensor" else 2
     for name, count in (("max_order", max_order), ("dimension", dimension)):

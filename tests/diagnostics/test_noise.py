@@ -1,4 +1,4 @@
-"""The measured variance is the variance, and C means what its docstring says."""
+"""The gradient variance is measured correctly, and C has the effects that are documented."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from isotherm.diagnostics.noise import (
     noise_ratio,
 )
 
-FALSE_ALARM = 1e-4  # chance that one statistical test fails on correct code, per fresh seed
+FALSE_ALARM = 1e-4  # probability that one statistical test fails on correct code
 KEY = jax.random.key(0)
 ROWS = jax.random.normal(jax.random.key(1), (50, 3)) * jnp.array([[1.0, 2.0, 5.0]]) + 100.0
 
@@ -33,13 +33,13 @@ def grad_fn(position, batch):
 POSITION = {"w": jnp.zeros(3), "b": jnp.ones((2, 2))}
 
 
-def test_equals_the_variance_of_the_same_batches():
+def test_it_equals_the_variance_over_the_same_batches():
     measure = jax.jit(partial(gradient_noise, grad_fn=grad_fn, batch_fn=batch_fn, num_batches=40))
-    got = measure(KEY, position=POSITION)
+    variance = measure(KEY, position=POSITION)
     keys = jax.random.split(KEY, 40)
     grads = jax.vmap(lambda k: grad_fn(POSITION, batch_fn(k))["w"])(keys)
-    np.testing.assert_allclose(got["w"], np.var(grads, 0, ddof=1), rtol=1e-3)
-    np.testing.assert_array_equal(got["b"], np.zeros((2, 2)))
+    np.testing.assert_allclose(variance["w"], np.var(grads, 0, ddof=1), rtol=1e-3)
+    np.testing.assert_array_equal(variance["b"], np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize(("mutant", "passes"), [(1.0, True), (1.1, False), (0.9, False)])
@@ -53,13 +53,13 @@ def test_variance_follows_chi_square(mutant, passes):
     assert (p > FALSE_ALARM) == passes
 
 
-def test_minibatch_variance_is_the_textbooks():
+def test_the_variance_of_a_minibatch_gradient():
     """N²·var/n with replacement. Relative sd of s² is 1.4 % at 10 000 batches: 5 of them."""
     got = gradient_noise(KEY, grad_fn, POSITION, batch_fn, 10_000)["w"]
     np.testing.assert_allclose(got, 50**2 * np.var(ROWS, 0) / 5, rtol=0.07)
 
 
-def test_half_precision_is_summed_in_single():
+def test_half_precision_is_summed_in_single_precision():
     position = jnp.zeros(4, jnp.bfloat16)
     draw = partial(jax.random.normal, shape=(4,), dtype=jnp.bfloat16)
     got = gradient_noise(KEY, jnp.add, position, draw, 2000)
@@ -83,7 +83,7 @@ def test_largest_step_size_meets_its_ratio(temperature):
     assert largest_step_size(jnp.zeros(3)) == jnp.inf
 
 
-# What C does to a sampler: stationary covariances Σ = AΣAᵀ + qqᵀ of the linear recursion for a
+# The effect of C on a sampler: stationary covariances Σ = AΣAᵀ + qqᵀ of the linear recursion for a
 # spring of stiffness k ≪ 1/h² with gradient noise, damped so that E[p²] = 1. h is 1 throughout.
 STIFFNESS = 1e-4
 
@@ -98,26 +98,26 @@ def covariance(scheme, a, C, injected=0.0):
     return linalg.solve_discrete_lyapunov(drift @ kick @ drift, drift @ noise @ drift.T)
 
 
-def balanced(scheme, C):
-    """Return the configurational temperature where damping keeps momenta at 1."""
+def temperature_at(scheme, C):
+    """Return the configurational temperature if damping keeps momenta at temperature 1."""
     a = optimize.brentq(lambda a: covariance(scheme, a, C)[1, 1] - 1, 1e-6, 1 - 1e-6)
     return STIFFNESS * covariance(scheme, a, C)[0, 0]
 
 
 @pytest.mark.parametrize("C", [0.05, 0.1, 0.2])
 def test_euler_is_too_cold_by_c(C):
-    assert balanced("euler", C) == pytest.approx((1 + np.sqrt(1 - 4 * C)) / 2, abs=1e-3)
+    assert temperature_at("euler", C) == pytest.approx((1 + np.sqrt(1 - 4 * C)) / 2, abs=1e-3)
 
 
-def test_euler_ends_at_a_quarter():
+def test_euler_has_no_solution_above_a_quarter():
     with pytest.raises(ValueError, match="different signs"):
-        balanced("euler", 0.26)
+        temperature_at("euler", 0.26)
 
 
 @pytest.mark.parametrize(("C", "hot"), [(0.1, 0.005), (0.25, 0.029), (1.0, 0.272), (2.0, 0.600)])
 def test_aboba_is_too_hot_by_half_c_squared(C, hot):
     assert np.cosh(0.5 * np.arcsinh(2 * C)) - 1 == pytest.approx(hot, abs=1e-3)
-    assert balanced("aboba", C) - 1 == pytest.approx(hot, abs=1e-3)
+    assert temperature_at("aboba", C) - 1 == pytest.approx(hot, abs=1e-3)
 
 
 @pytest.mark.parametrize("C", [0.1, 0.5, 0.9])
@@ -141,7 +141,7 @@ def test_nogin_is_exact_up_to_one(C):
         ),
     ],
 )
-def test_rejects_bad_input(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -149,19 +149,19 @@ def test_rejects_bad_input(call, message):
 @pytest.mark.parametrize("diffusion", [0.0, 3.0])
 @pytest.mark.parametrize(("kick", "h"), [(1.2, 0.02), (5.0, 0.005)])
 def test_the_lifetime_of_euler(key, kick, h, diffusion):
-    """A flat density with gradient noise, 200 coordinates apart; nothing is fitted."""
+    """A flat density with gradient noise in 200 independent coordinates; nothing is fitted."""
     sigma = kick / h
     expected = float(euler_lifetime(h, sigma**2, diffusion=diffusion))
     sampler = isotherm.msgnht(lambda x, noise: sigma * noise, h, diffusion, integrator="euler")
     batches = isotherm.generated_batches(lambda key, t: random.gaussian(key, jnp.zeros(200)))
     thin = max(int(expected / 100), 1)
     draws, _ = isotherm.run_chain(key, sampler, jnp.zeros(200), batches, num_draws=300, thin=thin)
-    lived = np.isfinite(draws).sum(0) * thin
-    assert lived.max() < 300 * thin
-    assert np.median(lived) / expected == pytest.approx(1, abs=0.1)
+    lifetimes = np.isfinite(draws).sum(0) * thin
+    assert lifetimes.max() < 300 * thin
+    assert np.median(lifetimes) / expected == pytest.approx(1, abs=0.1)
 
 
-def test_a_quiet_euler_lives_forever():
+def test_the_lifetime_is_infinite_with_little_noise():
     assert np.isinf(euler_lifetime(0.01, 99.0**2))
     assert euler_lifetime(1.0, 1e6) == pytest.approx(4 / 3e6, rel=1e-5)
     assert euler_lifetime(1.0, 1e6, thermostat_mass=10.0) == pytest.approx(4 / 3e5, rel=1e-5)

@@ -1,4 +1,4 @@
-"""One step of the real code has the order that the algebra gives to its word, and mutants do not."""
+"""One step of the code has the order that the algebra proves for its word; mutants do not."""
 
 from collections import Counter
 from math import factorial, prod
@@ -42,7 +42,7 @@ def test_slopes_are_the_order_plus_one_with_either_noise(thermostat):
 
 
 def symbol_of_the_error(word, noise):
-    """Evaluate the leading error that the algebra gives, at the point where it is measured."""
+    """Return the leading error by the algebra, at the state where it is measured."""
     with jax.enable_x64(True):
         start = measured_order._start("per_coordinate")
         state = measured_order._flat(*start)
@@ -62,7 +62,7 @@ def symbol_of_the_error(word, noise):
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.name)
-def test_the_code_errs_by_as_much_as_the_algebra_says(word):
+def test_the_error_of_the_code_equals_the_leading_error_of_the_algebra(word):
     h = 0.0005
     errors = local_errors([word], "per_coordinate", wells, [h])[0, :, 0]
     for error, noise in zip(errors, measured_order.NODES, strict=True):
@@ -76,7 +76,7 @@ def test_the_code_errs_by_as_much_as_the_algebra_says(word):
     [("ADBKNBD", 1), ("AADBKNBDA", 1), ("ADKNDA", 0)],
     ids=["half a drift lost", "drift in thirds", "no damping"],
 )
-def test_mutant_words_are_convicted(letters, order):
+def test_mutant_words_have_a_lower_order(letters, order):
     assert order_of(letters) == pytest.approx(order, abs=0.05)
 
 
@@ -89,8 +89,8 @@ def test_mutant_words_are_convicted(letters, order):
     ],
     ids=["noise not damped", "noise too weak", "kick too weak"],
 )
-def test_mutant_flows_are_convicted(monkeypatch, module, name, mutant, letters, order):
-    """The algebra cannot see these: they are in the code and not in the word."""
+def test_mutant_flows_have_a_lower_order(monkeypatch, module, name, mutant, letters, order):
+    """These errors are in the code and not in the word, so that the algebra cannot find them."""
     monkeypatch.setattr(module, name, mutant)
     assert order_of(letters) == pytest.approx(order, abs=0.05)
 
@@ -107,7 +107,7 @@ def test_time_average_is_the_mean_over_the_steps(key):
 
 
 def test_power_law_recovers_exponents_and_their_errors():
-    """The spread over 2000 repetitions is known to 2 %; 10 % are six standard errors."""
+    """The sd over 2000 repetitions is known to 2 %; 10 % are six standard errors."""
     x, rng = np.array([1.0, 2.0, 4.0, 8.0]), np.random.default_rng(0)
     error = np.array([0.01, 0.02, 0.03, 0.05]) * x**1.5
     y = x**1.5 + error * rng.standard_normal((2000, 4))

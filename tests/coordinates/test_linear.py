@@ -1,4 +1,4 @@
-"""Coordinates: two products that belong together, and bases that do what they say."""
+"""Linear coordinates: `pull` is the transpose of `push`, and bases whiten the curvature."""
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +36,14 @@ def test_pull_is_the_transpose_of_push(key, space):
     assert jax.tree.structure(space.push(direction)) == jax.tree.structure(POSITION)
 
 
-def test_the_eigenbasis_makes_the_curvature_one_and_keeps_the_axes():
+def test_the_eigenbasis_whitens_the_curvature_and_has_orthogonal_axes():
     basis = np.asarray(eigenbasis(CURVATURE, POSITION).basis)
     np.testing.assert_allclose(basis.T @ CURVATURE @ basis, np.eye(4), atol=1e-4)
     gram = basis.T @ basis
     np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-4)
 
 
-def test_the_diagonal_makes_the_diagonal_one():
+def test_diagonal_scales_by_the_root_of_the_curvature():
     space = diagonal({"a": jnp.array([4.0, 9.0]), "b": jnp.full((2, 1), 25.0)})
     np.testing.assert_allclose(flat(space.scale), [0.5, 1 / 3, 0.2, 0.2], rtol=1e-6)
 
@@ -54,8 +54,8 @@ def test_directions_without_curvature_are_bounded():
     np.testing.assert_allclose(lengths, [0.5, 1, 5, 5], rtol=1e-5)
 
 
-def test_misuse_is_refused():
+def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="must be a 4 x 4 matrix"):
         eigenbasis(np.eye(3), POSITION)
-    with pytest.raises(ValueError, match=r"negative\* log density"):
+    with pytest.raises(ValueError, match=r"positive eigenvalue, but the largest is -1\.0"):
         eigenbasis(-np.eye(4), POSITION)

@@ -1,4 +1,4 @@
-"""Policies give the batches they promise, as pure functions of the chain's key and the step."""
+"""Batch policies return the promised batches, as pure functions of the key and the step."""
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +23,20 @@ def test_independent_batches_are_independent_and_uniform(key):
     assert x.var() == pytest.approx(ROWS.var() / 4, rel=0.05)
 
 
-def test_shuffled_epochs_visit_every_row_once(key):
+def test_shuffled_epochs_use_every_row_once(key):
     seen = steps(isotherm.shuffled_batches(ROWS, 5), key, 40).reshape(20, 10)
     assert all(sorted(epoch) == list(ROWS) for epoch in seen)
     assert len({tuple(epoch) for epoch in seen}) == 20
 
 
-def test_rows_left_over_are_other_ones_each_epoch(key):
+def test_different_rows_are_left_out_in_every_epoch(key):
     seen = steps(isotherm.shuffled_batches(ROWS, 4), key, 400).reshape(200, 8)
     assert all(len(set(epoch)) == 8 for epoch in seen)
     counts = np.bincount(seen.ravel().astype(int), minlength=10)
     assert abs(counts / 200 - 0.8).max() < 5 * np.sqrt(0.16 / 200)
 
 
-def test_symmetric_sweeps_go_there_and_back(key):
+def test_symmetric_sweeps_go_forwards_and_backwards(key):
     seen = steps(isotherm.symmetric_batches(ROWS, 5), key, 40).reshape(10, 2, 2, 5)
     np.testing.assert_array_equal(seen[:, 0], seen[:, 1, ::-1])
     assert len({tuple(sweep[0].ravel()) for sweep in seen}) == 10
@@ -45,7 +45,7 @@ def test_symmetric_sweeps_go_there_and_back(key):
 @pytest.mark.parametrize(
     "policy", [isotherm.independent_batches, isotherm.shuffled_batches, isotherm.symmetric_batches]
 )
-def test_chains_get_other_batches_and_a_step_can_be_asked_for_again(key, policy):
+def test_chains_get_different_batches_and_a_batch_can_be_reproduced(key, policy):
     batches = policy((ROWS, ROWS**2), 3)
     a, b = jax.random.split(key)
     x, y = batches.batch(a, 7)

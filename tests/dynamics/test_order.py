@@ -1,4 +1,4 @@
-"""The algebra finds the known orders, agrees with steps taken by hand, and convicts mutants."""
+"""The algebra finds known orders, agrees with explicit steps, and detects mutants."""
 
 import sys
 from math import factorial
@@ -41,7 +41,7 @@ def test_euler_and_asymmetric_words_are_first_order(word, thermostat):
         ("OBKADAKBO", 0),  # damped twice
     ],
 )
-def test_mutants_are_convicted(mutant, order):
+def test_mutants_have_a_lower_order(mutant, order):
     assert local_order(mutant).order == order
 
 
@@ -53,20 +53,20 @@ def test_kick_and_noise_commute():
     assert local_order("ADBKNBDA") == local_order("ADBNKBDA") == local_order(ABOBA)
 
 
-def test_three_points_spoil_nothing_below_the_sixth_moment():
+def test_three_point_noise_differs_from_the_sixth_moment_on():
     gaussian, three_point = (local_order(ABOBA, noise=x) for x in ("gaussian", "three-point"))
     sixth = {" ".join([p] * 6): (9 - 15) * sympy.Symbol("sigma") ** 6 for p in ("p1", "p2")}
     assert three_point.leading_error == gaussian.leading_error | sixth
 
 
 @pytest.mark.parametrize("word", PALINDROMES[:2])
-def test_two_points_are_too_few(word):
+def test_two_point_noise_loses_an_order(word):
     result = local_order(word, noise={2: 1, 4: 1, 6: 1}, dimension=1)
     assert result.order == 1
     assert result.leading_error == {"p p p p": (1 - 3) * sympy.Symbol("sigma") ** 4}
 
 
-def test_euler_errs_as_on_paper():
+def test_the_leading_error_of_euler():
     g, p, xi, sigma = sympy.symbols("g p xi sigma")
     euler = local_order(EULER, dimension=1)
     assert sympy.expand(euler.leading_error["theta"] + (g - xi * p) / 2) == 0
@@ -79,7 +79,7 @@ def test_thermostats_agree_in_one_dimension():
     assert all(result == results[0] for result in results)
 
 
-def test_an_order_beyond_reach_is_a_lower_bound():
+def test_an_order_above_max_order_is_a_lower_bound():
     assert local_order(ABOBA, max_order=1) == (2, {})
 
 
@@ -106,7 +106,7 @@ def move(letter, state, dt, noise, *, T, mu, sigma):
 
 
 def mean_after_a_step(f, word, point, h):
-    """Average over all paths: three-point noise has finitely many."""
+    """Return the exact mean: three-point noise has finitely many paths."""
     root = mpmath.sqrt(3)
     three_points = [(-root, mpmath.mpf(1) / 6), (0, mpmath.mpf(2) / 3), (root, mpmath.mpf(1) / 6)]
     *state, T, mu, sigma = point.values()
@@ -128,7 +128,7 @@ def generator(f):
 
 
 def at(point, expression):
-    """Evaluate in high precision, with the derivatives of the force filled in."""
+    """Evaluate in high precision, with the derivatives of the force substituted."""
     theta = sympy.Symbol("theta")
     jets = {"g" + "'" * n: force(theta).diff(theta, n) for n in range(3)}
     return sympy.lambdify([*point], expression.subs(jets), "mpmath")(*point.values())
@@ -136,7 +136,7 @@ def at(point, expression):
 
 @pytest.mark.parametrize("observable", ["theta*p", "p**6", "exp(theta*xi) + p**2*xi"])
 @pytest.mark.parametrize("word", [EULER, *PALINDROMES[:3], "ADKO"])
-def test_leading_error_is_that_of_a_step_taken_by_hand(word, observable):
+def test_the_leading_error_equals_that_of_an_explicit_step(word, observable):
     result = local_order(word, noise="three-point", dimension=1)
     term = sympy.sympify(observable)
     f = sympy.lambdify(["theta", "p", "xi"], term, "mpmath")
@@ -151,7 +151,7 @@ def test_leading_error_is_that_of_a_step_taken_by_hand(word, observable):
         assert abs(error / h ** (result.order + 1) - predicted) < 1e-10
 
 
-def test_sympy_is_asked_for_by_name(monkeypatch):
+def test_a_missing_sympy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sympy", None)
     with pytest.raises(ImportError, match=r"pip install 'isotherm\[order\]'"):
         local_order(EULER)
@@ -168,6 +168,6 @@ def test_sympy_is_asked_for_by_name(monkeypatch):
         ("dimension", 0),
     ],
 )
-def test_bad_arguments_are_named(argument, bad):
+def test_messages_name_the_bad_argument(argument, bad):
     with pytest.raises(ValueError, match=f"`{argument}` must be"):
         local_order(**{"word": EULER, argument: bad})
