@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import wikis
 from isotherm.cli.app import app
+from isotherm.paper.experiments import registry
 
 
 def commands(*words):
@@ -49,6 +50,12 @@ def test_commands_work(command, runs, monkeypatch):
     result = call(verb, *arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout.strip()
+
+
+def test_the_page_has_every_experiment_with_its_question():
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \| [^|]* \|$", page, re.MULTILINE)
+    assert dict(rows) == {name: registry.question(name) for name in registry.EXPERIMENTS}
 
 
 def test_make_targets_exist():

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, and its two small extensions do what they say."""
+"""The documentation builds without warnings; its extensions convert docstrings and formulas."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def html(tmp_path_factory):
     return out / "html"
 
 
-def test_builds_without_a_warning_and_needs_no_network(html):
+def test_the_build_has_no_warnings_and_the_pages_need_no_network(html):
     pages = {path.stem: path.read_text() for path in html.glob("*.html")}
     assert {"index", "quickstart", "api", "contributing"} <= set(pages)
     for name, text in pages.items():
@@ -47,7 +47,7 @@ def test_builds_without_a_warning_and_needs_no_network(html):
         assert 'rel="stylesheet" type="text/css" href="http' not in text, name
 
 
-def test_the_reference_shows_formulas_tables_and_links(html):
+def test_the_reference_has_formulas_tables_and_links(html):
     api = (html / "api.html").read_text()
     assert "<math" in api
     assert "\\leftarrow" not in api
@@ -121,5 +121,5 @@ def test_references_become_a_list(to_rest):
 
 
 @pytest.mark.parametrize("latex", [r"\tfrac12 x", r"\frac1{14}", r"a\Big/\mu", r"w_1 \dots w_m"])
-def test_spellings_that_docutils_does_not_know(latex):
+def test_latex_that_docutils_does_not_support_is_rewritten(latex):
     assert load("mathml").to_mathml(latex).startswith("<math")
