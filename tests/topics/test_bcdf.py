@@ -32,20 +32,20 @@ def exact_counts(documents, past, beta):
 def test_counts_of_a_batch_agree_with_enumeration_given_the_past():
     beta, past = 0.3, np.array([[1.4, 0.2, 0.0], [0.1, 0.5, 2.6]])
     exact = exact_counts([0, 1], past, beta)
-    found = []
+    result = []
     for seed in range(30):
         filter = BCDFLDA(2, 3, alpha=tiny.ALPHA, beta=beta, sweeps=1050, burn_in=50, seed=seed)
         filter.counts[:, :2], filter.num_documents = past.T, 2
         filter.update(tiny.CORPUS[:2])
-        found.append(filter.counts[:, :2].T - past)
-    found = np.array(found)
-    z = (found.mean(0) - exact) / (found.std(0, ddof=1) / np.sqrt(30))
+        result.append(filter.counts[:, :2].T - past)
+    result = np.array(result)
+    z = (result.mean(0) - exact) / (result.std(0, ddof=1) / np.sqrt(30))
     assert np.abs(z).max() < 4.5
     np.testing.assert_allclose(
-        found.sum(1), np.tile(tiny.CORPUS[:2].to_csr().sum(0), (30, 1)), rtol=1e-6
+        result.sum(1), np.tile(tiny.CORPUS[:2].to_csr().sum(0), (30, 1)), rtol=1e-6
     )
     without_past = exact_counts([0, 1], 0 * past, beta)
-    assert np.abs(without_past - exact).max() > 10 * np.abs(found.mean(0) - exact).max()
+    assert np.abs(without_past - exact).max() > 10 * np.abs(result.mean(0) - exact).max()
 
 
 def test_resumes_bit_for_bit():
@@ -73,14 +73,14 @@ def test_perplexity_decreases_along_a_stream():
 
 def test_decay_keeps_the_total_and_gives_late_batches_more_weight():
     first, second = as_corpus([[9, 0], [9, 0]]), as_corpus([[0, 9]], documents=[2])
-    found = {}
+    result = {}
     for decay in (1.0, 0.6):
         filter = BCDFLDA(1, 2, sweeps=2, burn_in=1, decay=decay)
         filter.update_all([first, second])
         assert filter.counts.sum() == pytest.approx(27)
-        found[decay] = filter.counts[1, 0]
-    assert found[1.0] == pytest.approx(9)
-    assert found[0.6] == pytest.approx(27 * (1 / 3) ** 0.6)
+        result[decay] = filter.counts[1, 0]
+    assert result[1.0] == pytest.approx(9)
+    assert result[0.6] == pytest.approx(27 * (1 / 3) ** 0.6)
     filter = BCDFLDA(1, 2, sweeps=2, burn_in=1, data_size=3)
     filter.update_all([first, second, first, second])
     assert filter.counts.sum() == pytest.approx(27)

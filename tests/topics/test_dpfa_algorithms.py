@@ -69,9 +69,9 @@ def run(algorithm, seed):
     return chain
 
 
-def match(found):
+def match(estimate):
     """Match topics with the true ones; return the matching and the correlations."""
-    both = np.corrcoef(np.concatenate([PARAMETERS.topics, found]))[:6, 6:]
+    both = np.corrcoef(np.concatenate([PARAMETERS.topics, estimate]))[:6, 6:]
     rows, columns = linear_sum_assignment(-both)
     return columns, both[rows, columns]
 
@@ -79,16 +79,16 @@ def match(found):
 @pytest.mark.parametrize(("algorithm", "seed"), [("gibbs", 1), ("filter", 3), ("sgmcmc", 2)])
 def test_recovers_topics_units_and_rates(algorithm, seed):
     """Chains can merge two topics for good: 4 of 4, 4 of 6 and 5 of 8 seeds found all six."""
-    found = run(algorithm, seed).parameters()
-    order, correlation = match(found.topics)
+    estimate = run(algorithm, seed).parameters()
+    order, correlation = match(estimate.topics)
     assert correlation.min() > 0.9
-    result = local_gibbs.sweep(local_gibbs.prepare_parameters(found), CORPUS, seed=0)
+    result = local_gibbs.sweep(local_gibbs.prepare_parameters(estimate), CORPUS, seed=0)
     on = result.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), SIMULATED.units[0].ravel())[0, 1] > 0.9  # 0.97 at the truth
     together, expected = np.corrcoef(on.T), np.corrcoef(SIMULATED.units[0].T.astype(float))
     pairs = np.triu_indices(6, 1)
     assert np.corrcoef(together[pairs], expected[pairs])[0, 1] > 0.9
-    assert np.abs(np.log(found.rates / 2)).max() < 0.5
+    assert np.abs(np.log(estimate.rates / 2)).max() < 0.5
 
 
 def small(seed=0, **settings):
@@ -148,9 +148,9 @@ def test_gibbs_and_filter_resume_bit_for_bit():
 def test_fixed_rates_do_not_change():
     chain = DPFAChain(DPFA(200, layers=(3,), r=2.0, p=0.3), SCIR(0.1), data_size=60)
     chain.step(CORPUS[:60])
-    found = chain.parameters()
-    assert (found.rates == 2.0).all() and found.gamma0 == 1.0
-    np.testing.assert_allclose(found.p, 0.3)
+    estimate = chain.parameters()
+    assert (estimate.rates == 2.0).all() and estimate.gamma0 == 1.0
+    np.testing.assert_allclose(estimate.p, 0.3)
     filter = DPFAFilter(DPFA(200, layers=(3,), r=2.0, p=0.3), rounds=2, burn_in=1, sweeps=2)
     filter.step(CORPUS[:60])
     assert (filter.parameters().rates == 2.0).all()

@@ -42,13 +42,13 @@ def divergence(network, units, steps, groups=100):
     """Return mean and standard error of the contrastive divergence over many groups of rows."""
     units = tuple(h.reshape(groups, -1, h.shape[1]) for h in units)
     keys = jax.random.split(jax.random.key(0), groups)
-    found = _divergences(keys, network, units, steps)
-    return [(np.mean(x, 0), np.std(x, 0) / groups**0.5) for x in jax.tree.leaves(found)]
+    estimate = _divergences(keys, network, units, steps)
+    return [(np.mean(x, 0), np.std(x, 0) / groups**0.5) for x in jax.tree.leaves(estimate)]
 
 
-def largest_z(found, exact):
+def largest_z(estimate, exact):
     return max(
-        np.abs((mean - x) / error).max() for (mean, error), x in zip(found, exact, strict=True)
+        np.abs((mean - x) / error).max() for (mean, error), x in zip(estimate, exact, strict=True)
     )
 
 
@@ -106,7 +106,7 @@ def test_optimizer_steps_and_decay_of_weights_only(monkeypatch):
     for _ in range(2):
         state = update.finish_step(0, update.begin_step(0, state), units, 1.0)
     for group, decay in (("weights", 0.005), ("biases", 0.0)):
-        for x, g, found in zip(
+        for x, g, estimate in zip(
             getattr(NETWORK, group),
             getattr(grads, group),
             getattr(state.position, group),
@@ -114,7 +114,7 @@ def test_optimizer_steps_and_decay_of_weights_only(monkeypatch):
         ):
             first = 0.01 * (g - decay * x)
             second = 0.01 * (g - decay * (x + first)) + 0.5 * first
-            np.testing.assert_allclose(found, x + first + second, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(estimate, x + first + second, rtol=1e-5, atol=1e-6)
     assert int(state.step_index) == 2
 
 
@@ -128,8 +128,8 @@ def test_topics_have_the_dirichlet_prior_of_the_model():
         prior = (0.3 - 1) * jnp.log(gamma) - gamma + theta
         return prior.sum() + (counts * jax.nn.log_softmax(theta, axis=0)).sum()
 
-    found = parametrization.gradient(position, parametrization.topics(position), counts)
-    np.testing.assert_allclose(found, jax.grad(log_density)(position), rtol=1e-4, atol=1e-5)
+    estimate = parametrization.gradient(position, parametrization.topics(position), counts)
+    np.testing.assert_allclose(estimate, jax.grad(log_density)(position), rtol=1e-4, atol=1e-5)
     start = np.exp(parametrization.init(jax.random.key(0), (2000, 3)))
     assert stats.kstest(start.ravel(), "expon").pvalue > FALSE_ALARM
     topics = rng.dirichlet(np.ones(6), 2).T
@@ -203,8 +203,8 @@ def test_thermostat_reduces_the_perplexity_of_new_documents(split):
     learner = chain(inner_steps=10, score_every=10, optimiser=optax.sgd(0.05))
     start = DPFAScore(split, kernel=boltzmann_kernels.sweep_documents)
     start.add(learner.parameters())
-    found, one = learn(learner, split), perplexity(unigram(CORPUS), split, alpha=1.0).value
-    assert found < 0.9 * one < 0.5 * start.result().value
+    estimate, one = learn(learner, split), perplexity(unigram(CORPUS), split, alpha=1.0).value
+    assert estimate < 0.9 * one < 0.5 * start.result().value
     assert learner.prequential_perplexity() < start.result().value
 
 
@@ -213,20 +213,20 @@ def test_topics_units_and_groups_are_recovered(split):
     topics = SCIR(lambda t: 0.5 / (1 + t / 100), MODEL.eta)
     learner = chain(topics=topics, optimiser=optax.sgd(0.05))
     assert learn(learner, split) < 44
-    found = learner.parameters()
-    both = np.corrcoef(np.concatenate([TRUTH.topics, found.topics]))[:6, 6:]
+    estimate = learner.parameters()
+    both = np.corrcoef(np.concatenate([TRUTH.topics, estimate.topics]))[:6, 6:]
     order = both.argmax(1)
     assert sorted(order) == list(range(6)) and both.max(1).min() > 0.95
-    assert np.abs(np.log(found.rates / 2)).max() < 0.5
+    assert np.abs(np.log(estimate.rates / 2)).max() < 0.5
     result = local_gibbs.sweep(
-        local_gibbs.prepare_parameters(found),
+        local_gibbs.prepare_parameters(estimate),
         CORPUS,
         seed=0,
         kernel=boltzmann_kernels.sweep_documents,
     )
     on = result.units[0].mean(0)[:, order]
     assert np.corrcoef(on.ravel(), UNITS.ravel())[0, 1] > 0.9
-    layers, log_p = all_layers(found)
+    layers, log_p = all_layers(estimate)
     law, h = np.exp(log_p - log_p.max()), layers[0][:, order]
     together, expected = np.cov(h.T, aweights=law), np.cov(UNITS.T)
     pairs = np.triu_indices(6, 1)

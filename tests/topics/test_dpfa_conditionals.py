@@ -122,17 +122,17 @@ def gamma0_p_value(wrong, seed=0, chains=3000, topics=3):
     rng = np.random.default_rng(seed)
     model = DPFA(1, layers=(topics,), c0=1.5, e0=2.0, f0=1.0)
     other = replace(model, **wrong)
-    found = np.empty((chains, 4))
+    result = np.empty((chains, 4))
     for i in range(chains):
         g = rng.gamma(2.0)
         for _ in range(2):
             r = rng.gamma(g, 1 / model.c0, topics)
             g = rates._draw_gamma0(other, rng, g, np.maximum(r, 1e-300))
         m = min(r.mean(), 6.0)
-        found[i] = g, g**2, m, g * m
+        result[i] = g, g**2, m, g * m
     g = rng.gamma(2.0, size=100_000)
     m = np.minimum(rng.gamma(g[:, None], 1 / model.c0, (len(g), topics)).mean(1), 6.0)
-    return two_sample_p_value(found, np.stack([g, g**2, m, g * m], axis=1))
+    return two_sample_p_value(result, np.stack([g, g**2, m, g * m], axis=1))
 
 
 def test_gamma0_update_leaves_the_joint_law_invariant():
@@ -271,7 +271,7 @@ def test_gradient_agrees_with_automatic_differentiation():
 def test_mean_number_of_tables_agrees_with_its_formula():
     rng = np.random.default_rng(0)
     n, r = np.array([[3, 0], [7, 2]]), np.array([0.7, 2.0])
-    found = np.array([rates.draw_tables(rng, n, r) for _ in range(4000)])
-    z = (found.mean(0) - rates.expected_tables(n, r)) / (found.std(0) / 4000**0.5)
+    result = np.array([rates.draw_tables(rng, n, r) for _ in range(4000)])
+    z = (result.mean(0) - rates.expected_tables(n, r)) / (result.std(0) / 4000**0.5)
     assert np.abs(z).max() < 4.5
-    assert found.min() >= 1 and found.max() <= 10
+    assert result.min() >= 1 and result.max() <= 10

@@ -78,7 +78,7 @@ def drawn(rng, parameters, documents):
 
 
 def gibbs_p_value(*, seed=0, chains=400, rounds=3, documents=15):
-    rng, found, fresh = np.random.default_rng(seed), [], []
+    rng, result, fresh = np.random.default_rng(seed), [], []
     for i in range(chains):
         parameters = MODEL.draw(rng)
         for r in range(rounds):
@@ -87,11 +87,11 @@ def gibbs_p_value(*, seed=0, chains=400, rounds=3, documents=15):
             chain.local = local
             chain.sweep(2)
             parameters = chain.parameters()
-        found.append(observables(parameters, drawn(rng, parameters, documents)[0]))
+        result.append(observables(parameters, drawn(rng, parameters, documents)[0]))
     for _ in range(3 * chains):
         parameters = MODEL.draw(rng)
         fresh.append(observables(parameters, drawn(rng, parameters, documents)[0]))
-    return two_sample_p_value(np.array(found), np.array(fresh))
+    return two_sample_p_value(np.array(result), np.array(fresh))
 
 
 def test_gibbs_sampling_leaves_the_joint_law_invariant():
@@ -137,7 +137,7 @@ def started(rng, parameters, corpus, seed, **settings):
 
 
 def chain_p_value(*, seed=0, chains=30, steps=30, batch=SIZE, **settings):
-    found = []
+    result = []
     for i in range(chains):
         rng = np.random.default_rng([seed, i])
         parameters = MODEL.draw(rng)
@@ -146,10 +146,10 @@ def chain_p_value(*, seed=0, chains=30, steps=30, batch=SIZE, **settings):
         for step in range(steps):
             rows = (step * batch + np.arange(batch)) % SIZE
             chain.step(corpus[rows])
-        found.append(observables(chain.parameters(), corpus) - observables(parameters, corpus))
-    found = np.array(found)
-    found = found[:, found.std(0) > 0]
-    return min(1.0, found.shape[1] * stats.ttest_1samp(found, 0).pvalue.min())
+        result.append(observables(chain.parameters(), corpus) - observables(parameters, corpus))
+    result = np.array(result)
+    result = result[:, result.std(0) > 0]
+    return min(1.0, result.shape[1] * stats.ttest_1samp(result, 0).pvalue.min())
 
 
 def test_chain_leaves_the_joint_law_invariant_with_batches_of_half_the_documents():

@@ -51,11 +51,11 @@ def test_chain_starts_at_the_initialization(topics):
     chain = DPFAChain(
         DPFA(200, layers=(6, 2), p=None), topics, NETWORK, data_size=2000, start=START
     )
-    found = chain.parameters()
+    result = chain.parameters()
     expected = (START.counts + 0.05) / (START.counts + 0.05).sum(0)
-    np.testing.assert_allclose(found.topics.T, expected, rtol=1e-4)
-    np.testing.assert_allclose(found.p, START.p)
-    assert (found.rates == START.r).all() and chain.documents_seen == 500
+    np.testing.assert_allclose(result.topics.T, expected, rtol=1e-4)
+    np.testing.assert_allclose(result.p, START.p)
+    assert (result.rates == START.r).all() and chain.documents_seen == 500
     assert chain.rates.masses[0, 0] == pytest.approx(4 * (START.counts + 0.05).sum() / 6)
     fixed = DPFAChain(DPFA(200, layers=(6, 2), r=3.0), topics, NETWORK, data_size=9, start=START)
     assert (fixed.parameters().rates == 3.0).all() and (fixed.parameters().p == 0.5).all()
@@ -86,6 +86,6 @@ def test_initialized_sgrld_recovers_the_topics():
     )
     for batch in batches(50, rounds=4):
         chain.step(batch)
-    found = chain.parameters()
-    assert match(found.topics)[1].min() > 0.9
-    assert found.topics.shape == PARAMETERS.topics.shape
+    result = chain.parameters()
+    assert match(result.topics)[1].min() > 0.9
+    assert result.topics.shape == PARAMETERS.topics.shape

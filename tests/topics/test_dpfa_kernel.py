@@ -150,10 +150,10 @@ def test_new_documents_converge_to_the_exact_posterior(depth):
     law /= law.sum()
     corpus = as_corpus(np.tile([[1, 0, 1]], (copies, 1)))
     prepared = local_gibbs.prepare_parameters(parameters)
-    found = local_gibbs.sweep(prepared, corpus, sweeps=20, burn_in=19, seed=1)
-    bits = np.concatenate([x[0] for x in found.units], axis=1)
+    estimate = local_gibbs.sweep(prepared, corpus, sweeps=20, burn_in=19, seed=1)
+    bits = np.concatenate([x[0] for x in estimate.units], axis=1)
     place = bits @ 2 ** np.arange(bits.shape[1])[::-1] * 9
-    place += found.state.assignments.reshape(-1, 2) @ [3, 1]
+    place += estimate.state.assignments.reshape(-1, 2) @ [3, 1]
     observed = np.bincount(place, minlength=len(law))
     expected = law * copies
     assert observed[expected == 0].sum() == 0
@@ -165,8 +165,8 @@ def test_new_documents_converge_to_the_exact_posterior(depth):
         observed, expected = observed[common], expected[common]
     assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM
     theta = (law[:, None] * _posterior_mean(parameters, h, z)).sum(0)
-    error = found.intensities.std(0) / copies**0.5
-    assert (np.abs(found.intensities.mean(0) - theta) < 5 * error).all()
+    error = estimate.intensities.std(0) / copies**0.5
+    assert (np.abs(estimate.intensities.mean(0) - theta) < 5 * error).all()
 
 
 def _posterior_mean(parameters, h, z):

@@ -105,7 +105,7 @@ def observables(name, chain, corpus):
 def differences(name, *, seed=0, chains=40, rounds=2, steps=50, batch_size=DOCUMENTS, **settings):
     """Changes of the observables over the steps, (chains, observables)."""
     settings = {"data_size": DOCUMENTS, "alpha": ALPHA, "sweeps": 10, "burn_in": 4} | settings
-    found = []
+    result = []
     for i in range(chains):
         rng, number = np.random.default_rng([seed, i]), 1000 * seed + i
         chain = LDAChain(SAMPLERS[name], TOPICS, WORDS, seed=number, **settings)
@@ -117,13 +117,13 @@ def differences(name, *, seed=0, chains=40, rounds=2, steps=50, batch_size=DOCUM
             for _ in range(steps):
                 chain.step(minibatch(corpus, batch_size, seed=number, step=chain.num_steps))
             change = change + observables(name, chain, corpus)
-        found.append(change)
-    return np.array(found)
+        result.append(change)
+    return np.array(result)
 
 
-def p_value(found):
+def p_value(result):
     """Return the Bonferroni p-value of t-tests of zero means."""
-    return min(1.0, found.shape[1] * stats.ttest_1samp(found, 0).pvalue.min())
+    return min(1.0, result.shape[1] * stats.ttest_1samp(result, 0).pvalue.min())
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

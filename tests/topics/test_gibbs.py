@@ -20,8 +20,8 @@ def simulated(seed=0, documents=200, length=60):
 def test_recovers_distinct_topics():
     topics, corpus = simulated()
     chain = GibbsLDA(corpus, 5, alpha=0.2, seed=1)
-    found = np.mean(list(chain.draws(10, thin=2, burn_in=100)), axis=0)
-    match = np.corrcoef(np.concatenate([topics, found]))[:5, 5:]
+    result = np.mean(list(chain.draws(10, thin=2, burn_in=100)), axis=0)
+    match = np.corrcoef(np.concatenate([topics, result]))[:5, 5:]
     assert sorted(match.argmax(1)) == list(range(5)) and match.max(1).min() > 0.95
 
 

@@ -87,17 +87,17 @@ def test_mean_gradient_of_batches_is_the_gradient_of_all_documents():
     parametrization = ExpandedNatural(tiny.MEAN, tiny.VARIANCE)
     position = jnp.asarray(theta.T)
     topics = parametrization.topics(position)
-    rows, found = word_major(np.asarray(topics).T), []
+    rows, result = word_major(np.asarray(topics).T), []
     for step in range(4000):
         batch = minibatch(tiny.CORPUS, 2, seed=0, step=step)
         n = gibbs_counts(rows, batch, tiny.ALPHA, sweeps=30, burn_in=10, seed=0, step=step)
         counts = np.zeros((3, 2), np.float32)
         counts[n.words] = n.counts
-        found.append(
+        result.append(
             np.asarray(parametrization.gradient(position, topics, len(tiny.CORPUS) / 2 * counts)).T
         )
-    found = np.array(found)
-    z = (found.mean(0) - tiny.gradient(theta)) / (found.std(0) / np.sqrt(len(found)))
+    result = np.array(result)
+    z = (result.mean(0) - tiny.gradient(theta)) / (result.std(0) / np.sqrt(len(result)))
     assert np.abs(z).max() < 4
 
 
@@ -132,8 +132,8 @@ def sampled_moments(data_size, num_draws=6_000):
 
 def test_posterior_is_exact_and_a_missing_scale_is_detected():
     exact = np.array(tiny.posterior_moments())
-    found, _ = sampled_moments(data_size=4, num_draws=12_000)
-    assert np.abs(found - exact).max() < 0.03
+    result, _ = sampled_moments(data_size=4, num_draws=12_000)
+    assert np.abs(result - exact).max() < 0.03
     wrong, _ = sampled_moments(
         data_size=1, num_draws=2_000
     )  # counts of the batch are not scaled to all documents

@@ -43,9 +43,9 @@ def intensity(layer, unit, value):
 
 @pytest.mark.parametrize("layer", [2, 3])
 def test_words_of_a_unit_become_more_frequent_when_it_is_on(layer):
-    found = unit_words(PARAMETERS, layer)
-    assert found.shape == (MODEL.layers[layer - 1], 12)
-    for unit, words in enumerate(found):
+    output = unit_words(PARAMETERS, layer)
+    assert output.shape == (MODEL.layers[layer - 1], 12)
+    for unit, words in enumerate(output):
         more = np.maximum(intensity(layer, unit, 1.0) - intensity(layer, unit, 0.0), 0)
         np.testing.assert_allclose(words * more.sum(), more, rtol=1e-9)
         assert words.sum() == pytest.approx(float(more.sum() > 0))
@@ -64,28 +64,28 @@ def test_co_activation_is_the_correlation_of_states():
     sums = ActivationSums()
     sums.add(tuple(h[:20] for h in layers))
     sums.add(tuple(h[20:] for h in layers))
-    found = sums.result()
-    for on, h in zip(found.on, layers, strict=True):
+    output = sums.result()
+    for on, h in zip(output.on, layers, strict=True):
         np.testing.assert_allclose(on, h.mean(0), rtol=1e-6)
     exact = np.corrcoef(layers[0][:, :2].T, layers[1].T)[:2, 2:]
-    np.testing.assert_allclose(found.correlation[0][:2], exact, atol=1e-6)
-    assert (found.correlation[0][2] == 0).all()
+    np.testing.assert_allclose(output.correlation[0][:2], exact, atol=1e-6)
+    assert (output.correlation[0][2] == 0).all()
 
 
 def test_correlations_under_the_prior_have_the_signs_of_the_weights():
     weights = (np.array([[4.0, -4.0]] * 3 + [[-4.0, 4.0]] * 3), np.zeros((2, 1)))
     biases = (np.zeros(6), np.zeros(2), np.zeros(1))
     truth = Parameters(np.full((6, 12), 1 / 12), weights, biases, np.ones(6), 1.0, np.full(6, 0.5))
-    found = summaries.prior_activation([truth] * 3, seed=0)
-    assert (np.sign(found.correlation[0]) == np.sign(weights[0])).all()
-    assert np.abs(found.correlation[0]).min() > 0.3 > 0.1 > np.abs(found.correlation[1]).max()
+    output = summaries.prior_activation([truth] * 3, seed=0)
+    assert (np.sign(output.correlation[0]) == np.sign(weights[0])).all()
+    assert np.abs(output.correlation[0]).min() > 0.3 > 0.1 > np.abs(output.correlation[1]).max()
 
 
 def test_documents_are_numbered_by_their_words():
     x = np.array([[1, 2, 0], [2, 1, 0], [0, 0, 0], [1, 2, 0], [0, 1, 2]])
-    found = numbered_by_words(as_corpus(x)).documents
-    assert found[0] == found[3] and len(set(found.tolist())) == 4
-    np.testing.assert_array_equal(numbered_by_words(as_corpus(x[::-1])).documents, found[::-1])
+    output = numbered_by_words(as_corpus(x)).documents
+    assert output[0] == output[3] and len(set(output.tolist())) == 4
+    np.testing.assert_array_equal(numbered_by_words(as_corpus(x[::-1])).documents, output[::-1])
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_top_words_of_every_layer(fitted):
     model, _ = fitted
     names = [f"word{i}" for i in range(12)]
     for layer, size in ((1, 6), (2, 4), (3, 2)):
-        found = model.top_words(3, names, layer=layer)
-        assert len(found) == size
-        for words in found:
+        output = model.top_words(3, names, layer=layer)
+        assert len(output) == size
+        for words in output:
             assert len(words) <= 3 and all(w.word in names and w.probability > 0 for w in words)
             assert sorted(words, key=lambda w: -w.probability) == words
             assert all(0 <= w.membership <= 1 for w in words)
