@@ -1,4 +1,4 @@
-"""Programs that tests start in processes of their own."""
+"""Helpers for tests that start processes."""
 
 import os
 import socket
@@ -7,14 +7,14 @@ import sys
 
 
 def free_port():
-    """Give a port of this machine that nobody uses."""
+    """Return a free port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def begin(module, *arguments, **environment):
-    """Start a module as a program, warnings as errors, with variables beside those of this process."""
+    """Start a module as a program with warnings as errors and extra environment variables."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", module.__file__, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from isotherm.interop.numpyro import from_numpyro
     from isotherm.interop.optax import as_optax
     from isotherm.loop import collect
+    from isotherm.loop.find_mode import find_mode
     from isotherm.loop.sampling import run_chain, sample
     from isotherm.loop.saved_runs import load_run, save_run
-    from isotherm.loop.warm_start import find_mode, warm_start
+    from isotherm.loop.warm_start import warm_start
     from isotherm.samplers.msgnht import msgnht
     from isotherm.samplers.psgld import psgld
     from isotherm.samplers.sghmc import sghmc
@@ -58,7 +59,8 @@ _FAMILIES = {
     "types": "Sampler",
     # running
     "loop.sampling": "run_chain sample",
-    "loop.warm_start": "find_mode warm_start",
+    "loop.find_mode": "find_mode",
+    "loop.warm_start": "warm_start",
     "loop.saved_runs": "load_run save_run",
     "diagnostics.predictions": "posterior_predictive",
     # batches

@@ -1,6 +1,7 @@
 """Output and exit codes of `isotherm data build-wiki`."""
 
 import json
+import sys
 
 import pytest
 from rich.console import Console
@@ -102,10 +103,7 @@ def test_an_interrupt_says_how_to_resume(folder, monkeypatch):
 
 
 def test_a_missing_library_is_reported(folder, monkeypatch):
-    def version(name):
-        raise wikipedia.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(wikipedia.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "mwxml", None)
     done = build_wiki(folder)
     assert done.exit_code == 2 and "pip install 'isotherm[wiki]'" in done.stderr
 

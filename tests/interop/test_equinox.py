@@ -1,4 +1,4 @@
-"""Equinox modules: only floating-point arrays move, and the function is the same at every call."""
+"""Equinox modules: only floating-point arrays change; the function is the same at every call."""
 
 import equinox
 import jax
@@ -39,7 +39,7 @@ def trained():
     return net, state
 
 
-def test_statistics_are_frozen_dropout_is_off_and_whole_numbers_stay():
+def test_statistics_are_fixed_dropout_is_off_and_integers_do_not_change():
     net, state = trained()
 
     def call(module, x):
@@ -49,7 +49,7 @@ def test_statistics_are_frozen_dropout_is_off_and_whole_numbers_stay():
     assert leaf_names(position) == ["body.weight", "body.bias", "norm.weight", "norm.bias"]
     first = apply(position, X)
     np.testing.assert_array_equal(first, call(equinox.nn.inference_mode(net), X))
-    alone = apply(position, X.at[2:].set(7.0))[:2]  # rows do not see each other
+    alone = apply(position, X.at[2:].set(7.0))[:2]  # rows are independent
     np.testing.assert_array_equal(first[:2], alone)
     whole = put_back(jax.tree.map(jnp.zeros_like, position))
     np.testing.assert_array_equal(call(whole, X), jnp.zeros((6, 4)))
@@ -58,7 +58,7 @@ def test_statistics_are_frozen_dropout_is_off_and_whole_numbers_stay():
     assert not net.drop.inference
 
 
-def test_some_leaves_only():
+def test_only_selected_leaves_are_sampled():
     mlp = equinox.nn.MLP(3, 2, 5, 1, key=jax.random.key(0))
     nothing = jax.tree.map(lambda leaf: False, mlp)
     last = equinox.tree_at(lambda m: m.layers[-1].weight, nothing, replace=True)

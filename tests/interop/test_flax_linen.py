@@ -1,4 +1,4 @@
-"""Linen modules: only `params` moves, and the function is the same at every call."""
+"""Linen modules: only `params` changes, and the function is the same at every call."""
 
 import flax.core
 import jax
@@ -30,7 +30,7 @@ def variables():
     return {**variables, **moved}
 
 
-def test_statistics_are_frozen_and_dropout_is_off(variables):
+def test_statistics_are_fixed_and_dropout_is_off(variables):
     position, apply, put_back = from_linen(Net(), variables, train=False)
     assert sorted(position) == ["BatchNorm_0", "Dense_0", "Dense_1"]
     first = apply(position, X)
@@ -44,13 +44,13 @@ def test_statistics_are_frozen_and_dropout_is_off(variables):
     np.testing.assert_array_equal(apply(zeros, X), jnp.zeros((6, 2)))
 
 
-def test_statistics_that_would_move_are_refused_by_linen(variables):
+def test_linen_refuses_to_update_statistics(variables):
     parts = from_linen(Net(), variables, train=True)
     with pytest.raises(ModifyScopeVariableError):
         parts.apply(parts.position, X)
 
 
-def test_dropout_that_is_on_is_refused_by_linen():
+def test_linen_refuses_dropout_that_is_on():
     net = linen.Sequential([linen.Dense(2), linen.Dropout(0.5, deterministic=False)])
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     parts = from_linen(net, net.init(keys, X))
@@ -58,7 +58,7 @@ def test_dropout_that_is_on_is_refused_by_linen():
         parts.apply(parts.position, X)
 
 
-def test_frozen_dictionaries_are_thawed(variables):
+def test_frozen_dictionaries_are_accepted(variables):
     frozen = from_linen(Net(), flax.core.freeze(variables), train=False)
     thawed = from_linen(Net(), variables, train=False)
     assert jax.tree.structure(frozen.position) == jax.tree.structure(thawed.position)

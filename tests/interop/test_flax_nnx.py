@@ -1,4 +1,4 @@
-"""NNX modules: only parameters move, and the function is the same at every call."""
+"""NNX modules: only parameters change, and the function is the same at every call."""
 
 import sys
 
@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from isotherm.interop.flax_nnx import from_nnx
-from isotherm.interop.parts import library
+from isotherm.interop.modules import library
 from isotherm.tree import leaf_names
 
 
@@ -28,19 +28,19 @@ class Net(nnx.Module):
 @pytest.fixture
 def net():
     net = Net(nnx.Rngs(0))
-    net(5 + 2 * jax.random.normal(jax.random.key(3), (100, 3)))  # moves the statistics
+    net(5 + 2 * jax.random.normal(jax.random.key(3), (100, 3)))  # changes the statistics
     return net
 
 
 X = jax.random.normal(jax.random.key(4), (6, 3))
 
 
-def test_statistics_are_frozen_dropout_is_off_and_the_module_is_left_alone(net):
+def test_statistics_are_fixed_dropout_is_off_and_the_module_is_not_changed(net):
     before = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(net)))
     position, apply, put_back = from_nnx(net)
     first = apply(position, X)
     np.testing.assert_array_equal(first, apply(position, X))
-    alone = apply(position, X.at[2:].set(7.0))[:2]  # rows do not see each other
+    alone = apply(position, X.at[2:].set(7.0))[:2]  # rows are independent
     np.testing.assert_array_equal(first[:2], alone)
     np.testing.assert_array_equal(first, put_back(position)(X))
     after = nnx.to_pure_dict(nnx.state(net))
@@ -66,8 +66,8 @@ def test_the_position_is_the_parameters_by_name(net):
     assert len(names) == 4 + 22
 
 
-def test_new_numbers_go_where_they_belong(net):
-    """Eleven heads: an order by name, 0, 1, 10, 2, … would mix them up."""
+def test_new_values_go_to_their_own_variables(net):
+    """Eleven heads: an order by name, 0, 1, 10, 2, … would permute them."""
     position, _, put_back = from_nnx(net)
     for i in range(11):
         position["heads"][i]["bias"] = jnp.full(2, float(i))
@@ -105,13 +105,13 @@ def test_some_parameters_and_another_call(net):
 @pytest.mark.parametrize(
     "name", ["flax.nnx", "flax.core", "equinox", "numpyro", "numpyro.handlers"]
 )
-def test_a_missing_library_is_named_with_its_cure(monkeypatch, name):
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf"needs {name.split('.')[0]}: pip install 'isotherm\["):
         library(name)
 
 
-def test_a_library_that_is_broken_says_so_itself(monkeypatch, tmp_path):
+def test_an_error_inside_a_library_is_not_hidden(monkeypatch, tmp_path):
     (tmp_path / "broken_library.py").write_text("import not_there_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):

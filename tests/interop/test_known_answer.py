@@ -1,8 +1,8 @@
-"""The same network in three libraries and as a plain tree: one posterior, which is known.
+"""The same network in three libraries and as a plain tree has the same, known posterior.
 
-The law test runs independent chains to one draw each, so draws are i.i.d. and only the splitting
-error (0.3 % of a variance, against a standard error of 2 %) stands between them and the exact
-posterior. It fails on correct code with probability `laws.FALSE_ALARM` per fresh seed; the seed is fixed.
+The law test runs independent chains to one draw each, so draws are i.i.d. and differ from the exact
+posterior only by the splitting error (0.3 % of a variance, against a standard error of 2 %). It
+fails on correct code with probability `laws.FALSE_ALARM` per fresh seed; the seed is fixed.
 """
 
 import equinox
@@ -36,7 +36,7 @@ class Tanh(nnx.Module):
 
 
 def line(library, slopes, intercept):
-    """A linear model at these numbers, and how to read them off a tree of its draws."""
+    """A linear model at these values, and a function that reads them from its draws."""
     if library == "equinox":
         position, apply, _ = from_equinox(equinox.nn.Linear(2, 1, key=jax.random.key(1)))
         position = jax.tree.unflatten(jax.tree.structure(position), [slopes[None], intercept])
@@ -62,7 +62,7 @@ WRONG = {"prior": (0.8, NOISE_SD), "noise": (PRIOR_SD, 1.4)}
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_draws_have_the_exact_posterior_as_their_law(key, library):
-    """And a prior or a noise that is a little off is seen."""
+    """A prior or noise that is slightly wrong is detected."""
     mean, covariance = posterior()
     start = jnp.asarray(mean + np.sqrt(np.diag(covariance)), jnp.float32)
     position, apply, read = line(library, start[:2], start[2:])
@@ -90,7 +90,7 @@ def test_draws_have_the_exact_posterior_as_their_law(key, library):
 
 
 def classifier(library):
-    """A network, and the same one as a plain tree whose leaves come in the same order."""
+    """A network, and the same one as a plain tree with leaves in the same order."""
     if library == "equinox":
         mlp = equinox.nn.MLP(2, 3, 8, 1, activation=jnp.tanh, key=jax.random.key(2))
         parts = from_equinox(mlp)
@@ -116,7 +116,7 @@ def classifier(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_the_gradient_is_that_of_the_plain_tree_number_for_number(key, library):
+def test_the_gradient_equals_that_of_the_plain_tree(key, library):
     (position, apply, put_back), tree, plain = classifier(library)
     batch = (X[:10], np.arange(10) % 3)
     theirs, ours = (
@@ -135,7 +135,7 @@ def test_the_gradient_is_that_of_the_plain_tree_number_for_number(key, library):
     assert np.abs(outputs - apply(position, X)).max() > 0.1
 
 
-def test_a_chain_is_that_of_the_plain_tree_number_for_number(key):
+def test_a_chain_equals_that_of_the_plain_tree(key):
     parts, tree, plain = classifier("nnx")
     batches = isotherm.independent_batches((X, np.arange(len(X)) % 3), batch_size=10)
     draws = []

@@ -1,4 +1,4 @@
-"""NumPyro models: prior and likelihood come apart exactly, and chains find the known posterior."""
+"""NumPyro models: prior and likelihood are separated exactly; chains sample the posterior."""
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,7 @@ def test_a_positive_variable_has_its_jacobian(key):
     assert stats.kstest(rates, stats.gamma(1 + 5, scale=scale).cdf).pvalue < laws.FALSE_ALARM
 
 
-def test_a_chain_is_that_of_the_plain_log_densities_number_for_number(key):
+def test_a_chain_equals_that_of_the_plain_log_densities(key):
     target = from_numpyro(line, (X, Y))
 
     def log_likelihood(position, batch):
@@ -149,7 +149,7 @@ def test_prior_and_likelihood_add_up_to_numpyros_own_density(model, data):
             np.testing.assert_allclose(some, each[rows], rtol=1e-5)
 
 
-def test_one_value_per_datum_even_with_two_outputs():
+def test_there_is_one_value_per_datum_with_two_outputs():
     """`y` has plates (output, data): outputs are summed, data are not."""
     with jax.numpy_rank_promotion("allow"):
         target = from_numpyro(everything, MANY)
@@ -176,14 +176,14 @@ def test_a_batch_may_be_a_dictionary_or_one_array():
     assert alone.log_likelihood(STARTS[waiting], WAITS[:3]).shape == (3,)
 
 
-def test_a_start_is_drawn_as_numpyro_does():
+def test_starts_are_drawn_by_numpyro():
     target = from_numpyro(waiting, WAITS)
     one, two = (target.init(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.map(jnp.shape, one) == {"rate": ()}
     assert one["rate"] != two["rate"]
 
 
-def test_the_prior_costs_no_pass_over_the_data():
+def test_the_prior_does_not_depend_on_the_size_of_the_data():
     x, y = np.ones((12_345, 2), np.float32), np.ones(12_345, np.float32)
     target = from_numpyro(line, (x, y))
     position = {"slope": jnp.ones(2), "intercept": jnp.ones(())}
@@ -191,7 +191,7 @@ def test_the_prior_costs_no_pass_over_the_data():
     assert "12345" not in program
 
 
-def test_draws_can_be_constrained_while_they_are_made(key):
+def test_draws_can_be_constrained_while_sampling(key):
     target = from_numpyro(waiting, (WAITS,))
     run = isotherm.sample(
         key,
@@ -262,12 +262,12 @@ def blind(y):
         (blind, "observes nothing"),
     ],
 )
-def test_models_that_minibatches_cannot_see_are_refused(model, message):
+def test_models_that_do_not_work_with_minibatches_are_refused(model, message):
     with pytest.raises(ValueError, match=message):
         from_numpyro(model, (WAITS,))
 
 
 @pytest.mark.parametrize("data", [(), {}, 3.0])
-def test_data_have_rows(data):
+def test_data_without_rows_are_refused(data):
     with pytest.raises(ValueError, match="`data` must be"):
         from_numpyro(waiting, data)

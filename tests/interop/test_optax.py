@@ -1,4 +1,4 @@
-"""A sampler as an optimiser is the sampler, number for number."""
+"""A sampler as an optax optimiser computes the same chain."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ START = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(0.5)}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_the_optimiser_is_the_sampler_step_by_step(key, name):
-    """Update k + 1 (or k, if no half step comes first) ends where step k of the sampler does."""
+def test_the_optimiser_equals_the_sampler_step_by_step(key, name):
+    """Update k + 1 (or k, if no half step comes first) ends at the state of step k."""
     scale = 2.0  # the loop minimises half of -log density
 
     def grad_fn(params, batch):
@@ -40,30 +40,32 @@ def test_the_optimiser_is_the_sampler_step_by_step(key, name):
     sampler = SAMPLERS[name](grad_fn)
     state = sampler.init(START, random.fold(key, 2))
     optimizer = isotherm.as_optax(SAMPLERS[name](None), key, loss_scale=scale)
-    params, memory = START, optimizer.init(START)
+    params, optimizer_state = START, optimizer.init(START)
     update = jax.jit(optimizer.update)
 
-    def one_update(params, memory, batch):
-        updates, memory = update(jax.grad(loss)(params, batch), memory, params)
-        return optax.apply_updates(params, updates), memory
+    def one_update(params, optimizer_state, batch):
+        grads = jax.grad(loss)(params, batch)
+        updates, optimizer_state = update(grads, optimizer_state, params)
+        return optax.apply_updates(params, updates), optimizer_state
 
     if sampler.halves.moves_before_gradient:
-        params, memory = one_update(params, memory, jnp.nan)  # this gradient is not used
+        # the first gradient is not used
+        params, optimizer_state = one_update(params, optimizer_state, jnp.nan)
     step = jax.jit(sampler.step)
     for t in range(8):
         batch = jnp.float32(0.1 * t)
-        params, memory = one_update(params, memory, batch)
+        params, optimizer_state = one_update(params, optimizer_state, batch)
         state, _ = step(random.fold(random.fold(key, 0), t), state, batch)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5),
-            memory.chain._asdict(),
+            optimizer_state.chain._asdict(),
             state._asdict(),
         )
-    assert memory.position is memory.chain.position
+    assert optimizer_state.position is optimizer_state.chain.position
 
 
 def test_one_changed_line_turns_training_into_sampling(key):
-    """A plain optax loop on a Gaussian posterior: mean and variance come out right."""
+    """A plain optax loop on a Gaussian posterior gives its mean and variance."""
     data = jax.random.normal(key, (100,)) + 3
 
     def mean_loss(mean):  # minus the log posterior with a flat prior, over N
@@ -74,9 +76,9 @@ def test_one_changed_line_turns_training_into_sampling(key):
     )
 
     def train_step(carry, _):
-        params, memory = carry
-        updates, memory = optimizer.update(jax.grad(mean_loss)(params), memory, params)
-        return (optax.apply_updates(params, updates), memory), memory.position
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)
+        return (optax.apply_updates(params, updates), state), state.position
 
     params = jnp.array(3.0)
     _, draws = jax.lax.scan(train_step, (params, optimizer.init(params)), length=60_000)
@@ -101,7 +103,7 @@ for batch in stream:
 
 
 def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
-    """The script's text is the same but for one line; its draws are those of `isotherm.run_chain`."""
+    """The script differs in one line, and its draws are those of `isotherm.run_chain`."""
     size, x = 40, jax.random.normal(key, (40, 2))
     network, num_steps = mlp((2, 8, 3)), 25
     batches = isotherm.independent_batches((x, jnp.arange(size) % 3), batch_size=10)
@@ -141,19 +143,19 @@ def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
     ],
     ids=["sgld", "sghmc", "msgnht"],
 )
-def test_the_state_is_as_large_as_the_module_says(key, sampler, copies):
+def test_the_state_has_the_documented_size(key, sampler, copies):
     params = jnp.zeros(10_000)
     state = isotherm.as_optax(sampler, key).init(params)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     assert copies * params.nbytes <= size < copies * params.nbytes + 100
 
 
-def test_two_gradients_per_step_do_not_fit(key):
+def test_two_gradients_per_step_are_refused(key):
     with pytest.raises(ValueError, match="exactly one gradient per step"):
         isotherm.as_optax(isotherm.msgnht(None, 0.1, integrator="AKADODAKA"), key)
 
 
-def test_params_are_needed(key):
+def test_params_are_required(key):
     optimizer = isotherm.as_optax(isotherm.sgld(None, 0.1), key)
     with pytest.raises(ValueError, match="needs `params`"):
         optimizer.update(jnp.zeros(2), optimizer.init(jnp.zeros(2)))

@@ -1,4 +1,4 @@
-"""What is written is there as a whole or not at all, whenever the process dies."""
+"""Writes are complete or absent, whenever the process is killed."""
 
 import os
 import subprocess
@@ -30,14 +30,14 @@ def replaced(path, new):
         fill(draft, new)
 
 
-def test_a_folder_is_written_and_replaced_as_a_whole(tmp_path):
+def test_a_folder_is_written_and_replaced_atomically(tmp_path):
     for new in ("old", "new"):
         replaced(tmp_path / "folder", new)
         assert content(tmp_path / "folder") == new
         assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_a_folder_that_was_not_finished_changes_nothing(tmp_path):
+def test_an_unfinished_folder_changes_nothing(tmp_path):
     replaced(tmp_path / "folder", "old")
     with pytest.raises(ZeroDivisionError), files.atomically(tmp_path / "folder") as draft:
         fill(draft, "new")
@@ -45,7 +45,7 @@ def test_a_folder_that_was_not_finished_changes_nothing(tmp_path):
     assert content(tmp_path / "folder") == "old" and os.listdir(tmp_path) == ["folder"]
 
 
-def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_folder_is_flushed_to_disk_before_it_is_renamed(tmp_path, monkeypatch):
     log, fsync, exchange = [], os.fsync, files._exchange
     monkeypatch.setattr(
         os, "fsync", lambda handle: (log.append(os.fstat(handle).st_ino), fsync(handle))
@@ -63,16 +63,14 @@ def no_exchange(monkeypatch):
     monkeypatch.setattr(files.ctypes, "CDLL", lambda name, use_errno: object())
 
 
-def test_where_names_cannot_be_exchanged_they_are_changed_one_after_the_other(
-    tmp_path, monkeypatch
-):
+def test_without_an_exchange_of_names_two_renames_are_used(tmp_path, monkeypatch):
     no_exchange(monkeypatch)
     for new in ("old", "new"):
         replaced(tmp_path / "folder", new)
         assert content(tmp_path / "folder") == new and os.listdir(tmp_path) == ["folder"]
 
 
-def test_a_folder_that_cannot_have_its_name_gives_it_back(tmp_path, monkeypatch):
+def test_a_failed_rename_restores_the_old_folder(tmp_path, monkeypatch):
     replaced(tmp_path / "folder", "old")
     rename = os.rename
 
@@ -95,7 +93,7 @@ from isotherm.io import files
 sys.path.insert(0, sys.argv[1])
 from test_files import content, replaced
 
-folder, os.fsync = Path(sys.argv[2]), lambda handle: None  # no power cut here, and slow
+folder, os.fsync = Path(sys.argv[2]), lambda handle: None  # slow, and only a power cut needs it
 if sys.argv[3] == "without":
     files.ctypes.CDLL = lambda name, use_errno: object()
 seen, moment, status = [], 0, 9
@@ -127,7 +125,10 @@ print(*seen)
 
 @pytest.mark.parametrize("how", ["with", "without"])
 def test_killed_at_any_moment_there_is_the_old_folder_or_the_new_one(tmp_path, how):
-    """The process ends before its first call to the system, before its second, …; without an exchange, that is seen."""
+    """The process is killed before its first system call, before its second, and so on.
+
+    Without an exchange of names there are moments with neither folder.
+    """
     done = subprocess.run(
         [sys.executable, "-c", KILLED, Path(__file__).parent, tmp_path / "killed", how],
         capture_output=True,

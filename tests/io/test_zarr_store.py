@@ -1,4 +1,4 @@
-"""Folders of Zarr: others read them, and what lies in them is refused before it costs memory."""
+"""Zarr folders: other programs read them, and hostile content is refused."""
 
 import json
 import os
@@ -44,11 +44,14 @@ def path(saved, tmp_path):
 
 
 @pytest.mark.parametrize("most", [1, 40, 2**24])
-def test_arrays_come_back_bit_for_bit_whatever_the_chunks(tmp_path, monkeypatch, most):
-    """Zeros and NaN, which other writers leave out, signs of zero, chunks that do not divide an axis; here and in xarray."""
+def test_arrays_are_restored_bit_for_bit_whatever_the_chunks(tmp_path, monkeypatch, most):
+    """Read here and by xarray.
+
+    Zeros and NaN, which other writers leave out, signs of zero, chunks that do not divide an axis.
+    """
     import xarray
 
-    monkeypatch.setattr(zarr_store, "MOST_CHUNK", most)
+    monkeypatch.setattr(zarr_store, "MAX_CHUNK_BYTES", most)
     rng = np.random.default_rng(0)
     arrays = {
         "posterior/w": rng.normal(size=(2, 7, 3)).astype(np.float32),
@@ -64,7 +67,7 @@ def test_arrays_come_back_bit_for_bit_whatever_the_chunks(tmp_path, monkeypatch,
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     zarr_store.write_zarr(tmp_path / "it.zarr", "text é", arrays, {"sampler": "none"})
     with zarr_store.Zarr(tmp_path / "it.zarr") as file:
-        assert file.text() == "text é"
+        assert file.header() == "text é"
         for name, array in arrays.items():
             found = file.array(name, array.dtype, array.shape)
             assert found.dtype == array.dtype and found.tobytes() == array.tobytes(), name
@@ -76,26 +79,26 @@ def test_arrays_come_back_bit_for_bit_whatever_the_chunks(tmp_path, monkeypatch,
             np.testing.assert_array_equal(tree[name].values, array.astype(tree[name].dtype))
 
 
-def test_it_is_read_without_the_library(path, monkeypatch):
+def test_a_folder_is_read_without_the_library(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zarr", None)
     np.testing.assert_array_equal(isotherm.load_run(path).draws["w"], RUN.draws["w"])
     with pytest.raises(ImportError, match=r"pip install 'isotherm\[files\]'"):
         isotherm.save_run(RUN, path)
 
 
-def test_a_folder_of_something_else_is_not_replaced(path):
-    isotherm.save_run(RUN, path)  # Zarr is
+def test_a_folder_that_is_not_zarr_is_not_replaced(path):
+    isotherm.save_run(RUN, path)  # a Zarr folder is replaced
     mine = path.with_name("mine.zarr")
     mine.mkdir()
     (mine / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"mine.zarr` is there, is not Zarr and is not replaced"):
+    with pytest.raises(ValueError, match=r"mine.zarr` exists and is not a Zarr folder"):
         isotherm.save_run(RUN, mine)
     assert (mine / "thesis.tex").read_text() == "years of work"
     assert {p.name for p in path.parent.iterdir()} == {"run.zarr", "mine.zarr"}
 
 
-def test_a_file_that_is_not_there_is_missed(path):
-    """Other readers would give NaN instead, without a word."""
+def test_a_missing_file_is_an_error(path):
+    """Other readers would return NaN instead."""
     refused = {}
     for file in [p for p in path.rglob("*") if p.is_file()]:
         content, name = file.read_bytes(), file.relative_to(path).as_posix()
@@ -134,7 +137,7 @@ def huge(path, document):
 
 
 def crumbs(path, document):
-    """A big file that is there, and an array of as many chunks as it has bytes."""
+    """A big file, and an array with a quarter as many chunks as the file has bytes."""
     with (path / "big").open("wb") as file:
         file.truncate(2**40)
     shape = [2**38]
@@ -195,12 +198,12 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
         (huge, "claims 4,398,046,511,104 bytes, more than the folder has left"),
         (crumbs, "more than the folder has left"),
         (many, "more than the folder has left"),
-        (linked_file, "`posterior/w/c/0/0/0/0` is neither file nor folder"),
-        (linked_folder, "`posterior/w` is neither file nor folder"),
-        (pipe, "is neither file nor folder"),
+        (linked_file, "`posterior/w/c/0/0/0/0` is neither a file nor a folder"),
+        (linked_folder, "`posterior/w` is neither a file nor a folder"),
+        (pipe, "is neither a file nor a folder"),
         (outside, "has no `../secret/w`"),
         (longer, "has 289 bytes, not 288"),
-        (negative, "does not cut"),
+        (negative, "does not fit the shape"),
         (
             metadata(
                 lambda m: m.update(codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}])
@@ -223,24 +226,27 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
         ),
         (metadata(lambda m: m.update(shape=[2, 6, 3, 2])), "The shape of"),
         (metadata(lambda m: m.update(zarr_format=2)), "The zarr_format of"),
-        (metadata(lambda m: m["chunk_grid"].update(name="rectilinear")), "does not cut"),
+        (metadata(lambda m: m["chunk_grid"].update(name="rectilinear")), "does not fit the shape"),
         (
             metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 6, 2, 3])),
-            "does not cut",
+            "does not fit the shape",
         ),
         (
             metadata(lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2, 6])),
-            "does not cut",
+            "does not fit the shape",
         ),
-        (metadata(lambda m: m.update(chunk_grid=None)), "does not cut"),
-        (metadata(lambda m: m.update(attributes={"x": "y" * 2**17})), "too many to be ours"),
-        (metadata(lambda m: m.update(shape=[2**40]), "isotherm"), "no run of isotherm"),
-        (lambda path, document: document["arrays"]["posterior/w"].update(dtype="O"), "no type of"),
+        (metadata(lambda m: m.update(chunk_grid=None)), "does not fit the shape"),
+        (metadata(lambda m: m.update(attributes={"x": "y" * 2**17})), "more than isotherm writes"),
+        (metadata(lambda m: m.update(shape=[2**40]), "isotherm"), "not a run of isotherm"),
+        (
+            lambda path, document: document["arrays"]["posterior/w"].update(dtype="O"),
+            "is not a type",
+        ),
         (lambda path, document: document.update(format=2), "has format 2, this version reads 1"),
     ],
 )
-def test_a_hostile_folder_costs_neither_memory_nor_trust(path, change, message):
-    """The text is changed and its checksum made right, as one who means harm would."""
+def test_a_hostile_folder_is_refused(path, change, message):
+    """The header is changed and its checksum corrected, as an attacker would."""
     place = path / "isotherm/c/0"
     document = json.loads(place.read_bytes().partition(b"\n")[2])
     change(path, document)

@@ -1,4 +1,4 @@
-"""What `test_devices.py` runs in processes of its own: `several_devices.py devices | process FOLDER [ID PORT]`."""
+"""Programs that `test_devices.py` starts: `several_devices.py devices|process FOLDER [ID PORT]`."""
 
 import json
 import os
@@ -25,12 +25,12 @@ COLLECT = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moment
 
 
 def grad_fn(position, batch):
-    """A sum over the batch, so that no mean over devices can stand in for it."""
+    """A sum over the batch: a mean over devices instead of a sum would be seen."""
     x, y = batch
     return (len(X) / len(x)) * x.T @ (y - x @ position) - position
 
 
-SAMPLER = isotherm.msgnht(grad_fn, 0.05, noise="three-point")  # compiles faster than a normal law
+SAMPLER = isotherm.msgnht(grad_fn, 0.05, noise="three-point")  # compiles faster than Gaussian noise
 
 
 def mesh(*shape):
@@ -55,23 +55,23 @@ def run(batches, grid, num_draws=6, burn_in=0, **settings):
     )
 
 
-def everything(found):
-    return [np.asarray(x) for x in jax.tree.leaves((found.collected, found.state, found.stats))]
+def everything(result):
+    return [np.asarray(x) for x in jax.tree.leaves((result.collected, result.state, result.stats))]
 
 
-def keep(folder, name, found):
-    np.savez(folder / f"{name}.npz", *everything(found))
+def keep(folder, name, result):
+    np.savez(folder / f"{name}.npz", *everything(result))
 
 
 def collectives(grid, batches):
-    """Name the collective operations in the program of a chunk of draws, with the shapes of their results."""
-    there = devices.Devices(grid, 4, batches)
+    """Return the collective operations in the program of a chunk, with the shapes of results."""
+    target = devices.Devices(grid, 4, batches)
     keys = jax.vmap(lambda i: random.fold(KEY(0), i))(jnp.arange(4))
     state = jax.vmap(lambda key: SAMPLER.init(jnp.zeros(3), key))(keys)
     program = chunks.Program(SAMPLER, (), (), 3)
-    collect = there.compiled(chunks.collect, "program", "capacity")
-    arguments = there.put_chains(state), {}, there.put_keys(keys), there.put_batches(batches), 6
-    lowered = collect.func.lower(*collect.args, *arguments, program=program, capacity=6)
+    collect = target.compiled(chunks.collect, "program", "capacity")
+    placed = target.put_chains(state), {}, target.put_keys(keys), target.put_batches(batches)
+    lowered = collect.func.lower(*collect.args, *placed, 6, program=program, capacity=6)
     names = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
     return re.findall(rf"= (\S+) ({names})\S*\(", lowered.compile().as_text())
 
@@ -90,32 +90,34 @@ def on_devices(folder):
 
 
 def in_process(folder, number, port):
-    """One of two processes; the second is killed while both are at work."""
+    """One of two processes; the second is killed while both run."""
     jax.distributed.initialize(
         f"127.0.0.1:{port}", 2, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10
     )
-    asked = []
+    shards_read = []
 
     def read(shard):
-        asked.append(shard)
+        shards_read.append(shard)
         rows = slice(10 * shard, 10 * shard + 10)
         return X[rows], Y[rows]
 
     across = mesh(1, 2)
     shared = run(isotherm.sharded_batches(read, 8, 4, across), across)
     keep(folder, f"shared-process-{number}", shared)
-    (folder / f"read-{number}.json").write_text(json.dumps(asked))
+    (folder / f"read-{number}.json").write_text(json.dumps(shards_read))
     try:
         run(isotherm.full_batch((X, Y)), mesh(2, 1), num_draws=6 + number)
     except ValueError as error:
         print(error, flush=True)
     if number == 1:
-        threading.Thread(target=die_after, args=(folder / "killed",), daemon=True).start()
+        threading.Thread(
+            target=kill_after_checkpoints, args=(folder / "killed",), daemon=True
+        ).start()
     often = {"checkpoint": folder / "killed", "checkpoint_seconds": 0, "checkpoint_in_parts": True}
     run(isotherm.full_batch((X, Y)), mesh(2, 1), 100_000, **often)
 
 
-def die_after(checkpoint):
+def kill_after_checkpoints(checkpoint):
     while max(checkpoint.glob("state-*.json"), default=Path()).name < "state-00003":
         time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)

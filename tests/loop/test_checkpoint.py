@@ -1,4 +1,4 @@
-"""A cut run goes on as if nothing had been; what is damaged or of another run is never taken for it."""
+"""An interrupted run resumes bit for bit; damaged and foreign checkpoints are refused."""
 
 import os
 import re
@@ -16,7 +16,9 @@ import isotherm
 from isotherm.exceptions import CheckpointWarning
 from isotherm.io.files import DRAFT, atomically
 from isotherm.loop import checkpoint as module
-from isotherm.loop.checkpoint import Checkpoints, Keeper, Progressed
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver
+from isotherm.loop.run import Rollback
+from isotherm.loop.state import RunState
 
 DATA = (jnp.arange(40.0).reshape(20, 2) / 20, jnp.ones(20))
 SETTINGS = {"thin": 3, "burn_in": 250, "num_chains": 2, "progress": False}
@@ -48,38 +50,40 @@ def same(one, other):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-class Cut(Exception):
-    """Somebody pulled the plug."""
+class Interrupted(Exception):
+    """The process was interrupted."""
 
 
-def cut_after(monkeypatch, chunks):
-    """Make a run stop dead after some chunks, each of which is saved."""
+def interrupt_after(monkeypatch, chunks):
+    """Make a run stop after some chunks, each of which is saved."""
     counted = iter(range(chunks))
-    after = Keeper.after_chunk
+    after = PeriodicSaver.after_chunk
 
-    def once_more(self, progressed, *, last=False):
-        after(self, progressed, last=last)
+    def once_more(self, run, *, last=False):
+        after(self, run, last=last)
         if next(counted, None) is None:
-            raise Cut
+            raise Interrupted
 
-    monkeypatch.setattr(Keeper, "after_chunk", once_more)
+    monkeypatch.setattr(PeriodicSaver, "after_chunk", once_more)
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 2, 3, 4])
-def test_a_run_cut_anywhere_ends_the_same(monkeypatch, tmp_path, chunks):
+def test_a_run_interrupted_anywhere_has_the_same_result(monkeypatch, tmp_path, chunks):
     whole = run()
     with monkeypatch.context() as patch:
-        cut_after(patch, chunks)
-        with pytest.raises(Cut):
+        interrupt_after(patch, chunks)
+        with pytest.raises(Interrupted):
             run(tmp_path, checkpoint_seconds=0)
     same(run(tmp_path), whole)
-    same(run(tmp_path), whole)  # and a run that is done is only read
+    same(run(tmp_path), whole)  # a finished run is only read
 
 
-def test_more_draws_go_further_and_fewer_are_refused(tmp_path):
+def test_more_draws_continue_the_run_and_fewer_are_refused(tmp_path):
     run(tmp_path, num_draws=10)
     same(run(tmp_path), run())
-    with pytest.raises(ValueError, match="has 40 draws already, more than `num_draws` 20"):
+    with pytest.raises(
+        ValueError, match="already has 40 draws, more than `num_draws`, which is 20"
+    ):
         run(tmp_path, num_draws=20)
 
 
@@ -110,8 +114,8 @@ def test_the_folder_of_another_run_is_refused(tmp_path, changes, message):
 
 def saved_twice(monkeypatch, folder):
     with monkeypatch.context() as patch:
-        cut_after(patch, 3)
-        with pytest.raises(Cut):
+        interrupt_after(patch, 3)
+        with pytest.raises(Interrupted):
             run(folder, checkpoint_seconds=0)
     states = sorted(folder.glob("state-*.npz"))
     assert len(states) == 2
@@ -119,76 +123,83 @@ def saved_twice(monkeypatch, folder):
 
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 0.999])
-def test_a_changed_byte_is_found_and_the_checkpoint_before_is_taken(monkeypatch, tmp_path, place):
+def test_a_changed_byte_is_detected_and_the_previous_checkpoint_is_used(
+    monkeypatch, tmp_path, place
+):
     *_, last = saved_twice(monkeypatch, tmp_path)
     content = bytearray(last.read_bytes())
     content[int(place * len(content))] ^= 1
     last.write_bytes(content)
-    with pytest.warns(CheckpointWarning, match=re.escape(f"{last.name} was cut or changed")):
+    with pytest.warns(
+        CheckpointWarning, match=re.escape(f"{last.name} was cut or changed")
+    ) as caught:
         resumed = run(tmp_path)
+    assert caught[0].filename == __file__
     same(resumed, run())
 
 
-def test_a_cut_file_or_a_lost_one_is_found(monkeypatch, tmp_path):
+def test_a_truncated_or_missing_file_is_detected(monkeypatch, tmp_path):
     first, last = saved_twice(monkeypatch, tmp_path)
     last.write_bytes(last.read_bytes()[:-1])
     first.unlink()
-    with pytest.raises(ValueError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(ValueError, match=r"No checkpoint in .* is intact"):
         run(tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):
         run(tmp_path)
 
 
-def test_a_state_in_parts_goes_on_the_same(monkeypatch, tmp_path):
+def test_a_state_in_parts_resumes_the_same(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        cut_after(patch, 3)
-        with pytest.raises(Cut):
+        interrupt_after(patch, 3)
+        with pytest.raises(Interrupted):
             run(tmp_path, checkpoint_seconds=0, checkpoint_in_parts=True)
     assert not list(tmp_path.glob("state-*.npz"))
     assert len([path for path in tmp_path.glob("state-*") if path.is_dir()]) == 2
-    same(run(tmp_path), run())  # the other kind goes on from it
+    same(run(tmp_path), run())  # without `checkpoint_in_parts`
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "orbax.checkpoint", None)
         with pytest.raises(ImportError, match=r"isotherm\[sharded\]"):
             run(tmp_path, 41, checkpoint_in_parts=True)
 
 
-def test_a_damaged_part_of_a_state_is_found(tmp_path):
-    load, right = by_hand(tmp_path, in_parts=True)
-    assert equal(load(), right[1])
+def test_a_damaged_part_of_a_state_is_detected(tmp_path):
+    load, right = saved_by_hand(tmp_path, in_parts=True)
+    assert equal(load()[0], right[1])
     last = tmp_path / "state-00001"
     parts = [path for path in last.rglob("*") if path.is_file() and path.stat().st_size]
     assert len(parts) > 5
     for part in parts:
         content = part.read_bytes()
         part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        name = re.escape(f"state-00001/{part.relative_to(last).as_posix()} was cut or changed")
-        with pytest.warns(CheckpointWarning, match=name):
-            assert equal(load(), right[0])
+        found, message = load()
+        assert equal(found, right[0]) and message.category is CheckpointWarning
+        name = f"state-00001/{part.relative_to(last).as_posix()} was cut or changed"
+        assert name in message.text
         part.write_bytes(content)
 
 
-def by_hand(folder, **settings):
-    """Save twice; give how to load, and what is right to find."""
+def saved_by_hand(folder, **settings):
+    """Save twice; return a function that loads, and the two states it may return."""
 
-    def progressed(kept):
+    def state_with(kept):
         pages = [({"draws": np.full((2, n, 3), float(n))}, {"h": np.ones((2, n))}) for n in kept]
         state = {"x": np.arange(6.0).reshape(2, 3) + len(kept)}
-        rollbacks = [[4, 1, "position", 0.5, 0.25]] * len(kept)
-        return Progressed(7, sum(kept), np.array([False, True]), state, {}, pages, rollbacks)
+        rollbacks = (Rollback(4, 1, "position", 0.5, 0.25),) * len(kept)
+        diverged = np.array([False, True])
+        return RunState(7, sum(kept), diverged, state, {}, tuple(pages), rollbacks)
 
     kept = [[2], [2, 3]]
     checkpoints = Checkpoints(folder, {"seed": 1}, **settings)
     for one in kept:
-        checkpoints.save(progressed(one))
-    first = progressed([2])
+        checkpoints.save(state_with(one))
+    first = state_with([2])
 
     def load():
         page = jax.tree.map(lambda x: x[:, :0], first.pages[0])
-        return Checkpoints(folder, {"seed": 1}).load(first.state, first.memory, page)
+        return Checkpoints(folder, {"seed": 1}).load(first.state, first.accumulators, page)
 
-    return load, [progressed(one) for one in kept]
+    return load, [state_with(one) for one in kept]
 
 
 def equal(one, other):
@@ -196,11 +207,13 @@ def equal(one, other):
     return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))
 
 
-@pytest.mark.filterwarnings("ignore::isotherm.exceptions.CheckpointWarning")
 def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
-    """Every seventh byte of every file, one bit; every cut at a multiple of 50: refused, or one of the two that are right."""
-    load, right = by_hand(tmp_path)
-    assert equal(load(), right[1])
+    """Flip a bit of every seventh byte, and truncate at multiples of 50 bytes.
+
+    The damage is refused, or what is loaded is one of the two states that were saved.
+    """
+    load, right = saved_by_hand(tmp_path)
+    assert equal(load()[0], right[1])
     refused = fell_back = unharmed = 0
     for path in sorted(tmp_path.iterdir()):
         content = path.read_bytes()
@@ -210,19 +223,20 @@ def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
         for bad in damaged:
             path.write_bytes(bad)
             try:
-                found = load()
+                found, message = load()
             except ValueError:
                 refused += 1
                 continue
             assert any(equal(found, one) for one in right), path.name
             fell_back += equal(found, right[0])
+            assert (message is not None) == equal(found, right[0])
             unharmed += equal(found, right[1])
         path.write_bytes(content)
     assert min(refused, fell_back, unharmed) > 50
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    load, right = by_hand(tmp_path)
+def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, monkeypatch):
+    load, right = saved_by_hand(tmp_path)
     checkpoints = Checkpoints(tmp_path, {"seed": 1})
 
     def fail(*arguments, **more):
@@ -230,13 +244,15 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", fail)
-        with pytest.raises(OSError, match=r"Cannot save in .*: no space left .* is intact") as told:
+        with pytest.raises(
+            OSError, match=r"Cannot save in .*: no space left .* is intact"
+        ) as caught:
             checkpoints.save(right[1])
-    assert told.value.errno == 28
-    assert equal(load(), right[1])
+    assert caught.value.errno == 28
+    assert equal(load()[0], right[1])
 
 
-def test_types_that_numpy_does_not_know_survive(tmp_path):
+def test_types_that_numpy_does_not_know_are_restored(tmp_path):
     def go(folder):
         sampler = isotherm.sgld(lambda x, batch: -x, 0.1)
         return isotherm.sample(
@@ -257,7 +273,7 @@ def test_types_that_numpy_does_not_know_survive(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [None, 1, 3])
-def test_only_the_last_states_stay(tmp_path, keep):
+def test_only_the_last_states_are_kept(tmp_path, keep):
     settings = {} if keep is None else {"checkpoint_keep": keep}
     for num_draws in (5, 10, 15, 20):
         run(tmp_path, num_draws=num_draws, **settings)
@@ -290,7 +306,7 @@ def test_a_fingerprint_is_the_same_in_every_process():
     assert prints[0] == prints[1] != ""
 
 
-def test_a_fingerprint_sees_constants():
+def test_a_fingerprint_depends_on_constants():
     def step(weight):
         return lambda x: x * weight
 
@@ -303,14 +319,16 @@ def test_a_fingerprint_sees_constants():
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, isotherm
 sampler = isotherm.msgnht(lambda x, batch: -x, 0.1)
-run = isotherm.sample(jax.random.key(0), sampler, jnp.zeros(4), isotherm.no_batches(), num_draws=int(sys.argv[2]), thin=200,
-                      checkpoint=sys.argv[1], checkpoint_seconds=0.1, progress=False)
+run = isotherm.sample(
+    jax.random.key(0), sampler, jnp.zeros(4), isotherm.no_batches(), num_draws=int(sys.argv[2]),
+    thin=200, checkpoint=sys.argv[1], checkpoint_seconds=0.1, progress=False,
+)
 print(float(run.draws.sum()))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
-def test_a_killed_process_leaves_what_it_takes(tmp_path, number):
+def test_a_killed_process_can_be_resumed(tmp_path, number):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cut")]
     process = subprocess.Popen([*command, "1000000"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -320,9 +338,9 @@ def test_a_killed_process_leaves_what_it_takes(tmp_path, number):
     _, error = process.communicate(timeout=60)
     assert process.returncode != 0
     if number == signal.SIGTERM:
-        assert "Stopped and saved in" in error and "the same call goes on from there" in error
-    told = max(tmp_path.glob("cut/state-*.json"))
-    draws = str(int(re.search(r'"kept": (\d+)', told.read_text())[1]) + 50)
+        assert "Stopped and saved in" in error and "the same call resumes the run" in error
+    latest = max(tmp_path.glob("cut/state-*.json"))
+    draws = str(int(re.search(r'"kept": (\d+)', latest.read_text())[1]) + 50)
     resumed = subprocess.run([*command, draws], capture_output=True, text=True, check=True)
     fresh = subprocess.run(
         [*command[:-1], str(tmp_path / "fresh"), draws], capture_output=True, text=True, check=True
@@ -330,12 +348,12 @@ def test_a_killed_process_leaves_what_it_takes(tmp_path, number):
     assert resumed.stdout == fresh.stdout
 
 
-def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path):
+def test_a_file_is_written_completely_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(Cut), atomically(path) as draft:
+    with pytest.raises(Interrupted), atomically(path) as draft:
         draft.write_text("ne")
-        raise Cut
+        raise Interrupted
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
     with atomically(path) as draft:
         assert draft.parent.name.startswith(DRAFT)

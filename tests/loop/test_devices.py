@@ -1,4 +1,4 @@
-"""Chains are the same on any number of devices; shared batches add up to the same gradients; who is killed stops the others."""
+"""Chains are the same on any number of devices and processes; a lost process is reported."""
 
 import json
 import signal
@@ -24,9 +24,9 @@ def four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("devices")
     flags = "--xla_force_host_platform_device_count=4"
     process = begin(several_devices, "devices", folder, XLA_FLAGS=flags)
-    told, trouble = process.communicate(timeout=900)
-    assert process.returncode == 0, trouble
-    return folder, json.loads(told.splitlines()[-1])
+    output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    return folder, json.loads(output.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +37,16 @@ def two(tmp_path_factory):
     first, second = (begin(several_devices, "process", folder, i, port) for i in range(2))
     second.communicate(timeout=900)
     killed = time.monotonic()
-    told, trouble = first.communicate(timeout=300)
-    return folder, first.returncode, second.returncode, told, trouble, time.monotonic() - killed
+    output, errors = first.communicate(timeout=300)
+    return folder, first.returncode, second.returncode, output, errors, time.monotonic() - killed
 
 
 def arrays(folder, name):
-    with np.load(folder / f"{name}.npz") as found:
-        return [found[x] for x in found.files]
+    with np.load(folder / f"{name}.npz") as file:
+        return [file[x] for x in file.files]
 
 
-def test_chains_are_the_same_on_1_2_and_4_devices_also_after_a_cut(four):
+def test_chains_are_the_same_on_1_2_and_4_devices_also_when_resumed(four):
     folder, _ = four
     one, other = arrays(folder, "chains-1"), arrays(folder, "chains-4-then-2")
     for a, b in zip(one, other, strict=True):
@@ -63,8 +63,9 @@ def test_devices_that_share_a_batch_differ_by_rounding_only(four):
     close(arrays(folder, "shared-none"), arrays(folder, "shared-2-by-2"))
 
 
-def test_gradients_are_added_up_once_per_gradient_and_data_stay_where_they_are(four):
-    # Two chains of three numbers per device; the loop over steps has one gradient, the step that is kept another.
+def test_gradients_are_summed_once_each_and_data_are_not_moved(four):
+    # Two chains of three numbers per device; one gradient in the loop over steps, one in the step
+    # that is kept.
     assert [(kind, shape.split("{")[0]) for shape, kind in four[1]] == 2 * [
         ("all-reduce", "f32[2,3]")
     ]
@@ -79,29 +80,29 @@ def test_two_processes_share_a_batch_and_each_reads_its_own_shards(four, two):
         ]
 
 
-def test_processes_that_were_asked_for_different_runs_say_so(two):
-    assert "The processes of this run differ: give all of them the same key" in two[3]
+def test_processes_with_different_arguments_are_refused(two):
+    assert "The processes of this run differ: use the same key" in two[3]
 
 
-def test_a_killed_process_stops_the_other_within_a_minute_and_says_how_to_go_on(two):
-    _, first, second, _, trouble, seconds = two
+def test_a_killed_process_stops_the_other_within_a_minute(two):
+    _, first, second, _, errors, seconds = two
     assert second == -signal.SIGKILL
     assert first != 0
-    assert "LostProcessError: Another process of this run has ended" in trouble
+    assert "LostProcessError: Another process of this run has ended" in errors
     assert seconds < 60
 
 
-def test_what_two_processes_saved_goes_on_in_one_as_if_nothing_had_been(two):
+def test_what_two_processes_saved_is_resumed_in_one(two):
     folder = two[0] / "killed"
     latest = max(folder.glob("state-*.json"))
-    told = json.loads(latest.read_text())
-    num_draws = told["kept"] + 5
-    parts = {name.split("/")[0] for name in told["state"]["files"]}
+    saved = json.loads(latest.read_text())
+    num_draws = saved["kept"] + 5
+    parts = {name.split("/")[0] for name in saved["state"]["files"]}
     assert {"ocdbt.process_0", "ocdbt.process_1"} <= parts  # each process wrote its own
     full = isotherm.full_batch((several_devices.X, several_devices.Y))
-    again = several_devices.run(full, ONE, num_draws, checkpoint=folder)
-    never_cut = several_devices.run(full, ONE, num_draws)
-    for a, b in zip(*map(several_devices.everything, (again, never_cut)), strict=True):
+    resumed = several_devices.run(full, ONE, num_draws, checkpoint=folder)
+    uninterrupted = several_devices.run(full, ONE, num_draws)
+    for a, b in zip(*map(several_devices.everything, (resumed, uninterrupted)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -110,22 +111,22 @@ def test_one_chain_on_a_mesh_is_the_chain_without_one():
     sampler = isotherm.sghmc(lambda x, batch: -x, 0.1)
     start = jax.random.key(0), sampler, jnp.zeros(2), isotherm.no_batches()
     alone = isotherm.sample(*start, **settings)
-    there = isotherm.sample(*start, **settings, mesh=ONE)
-    np.testing.assert_allclose(there.draws, alone.draws, rtol=1e-6)
-    further = isotherm.sample(*start, **settings, state=there.state, mesh=ONE)
+    on_mesh = isotherm.sample(*start, **settings, mesh=ONE)
+    np.testing.assert_allclose(on_mesh.draws, alone.draws, rtol=1e-6)
+    further = isotherm.sample(*start, **settings, state=on_mesh.state, mesh=ONE)
     np.testing.assert_allclose(
         further.draws, isotherm.sample(*start, **settings, state=alone.state).draws, rtol=1e-6
     )
 
 
 def fake(*shape):
-    """A mesh as wide as one likes; good for arguments only."""
+    """A mesh of any shape on one device; only for checks of arguments."""
     return Mesh(
         np.array([jax.devices()[0]] * int(np.prod(shape))).reshape(shape), ("chain", "data")
     )
 
 
-def test_what_cannot_be_dealt_out_is_refused():
+def test_what_cannot_be_distributed_is_refused():
     nothing = isotherm.no_batches()
     with pytest.raises(ValueError, match="multiple of the mesh's axis `chain`, got 3 and 2"):
         Devices(fake(2, 1), 3, nothing)
@@ -137,13 +138,16 @@ def test_what_cannot_be_dealt_out_is_refused():
         Devices(fake(1, 2), 3, isotherm.sharded_batches(np.arange(6.0), 3, 3))
 
 
-def test_only_broken_connections_between_processes_are_called_so():
-    there = Devices(ONE, 1, isotherm.no_batches())
-    there.several = True
-    with pytest.raises(ValueError, match=r"^bad$"), there.together():
+def test_only_broken_connections_become_lost_process_errors():
+    devices = Devices(ONE, 1, isotherm.no_batches())
+    devices.several = True
+    with pytest.raises(ValueError, match=r"^bad$"), devices.lost_process_errors():
         raise ValueError("bad")
-    with pytest.raises(isotherm.exceptions.LostProcessError, match="Gloo"), there.together():
+    with (
+        pytest.raises(isotherm.exceptions.LostProcessError, match="Gloo"),
+        devices.lost_process_errors(),
+    ):
         raise ValueError("UNKNOWN: Gloo all-reduce failed: connection reset\nand more")
-    there.several = False
-    with pytest.raises(ValueError, match=r"^UNKNOWN"), there.together():
+    devices.several = False
+    with pytest.raises(ValueError, match=r"^UNKNOWN"), devices.lost_process_errors():
         raise ValueError("UNKNOWN: something else")

@@ -1,4 +1,4 @@
-"""A run that goes wrong without diverging says so once; a healthy one never does."""
+"""A run that is wrong without diverging warns once; a healthy one does not."""
 
 import warnings
 from types import SimpleNamespace
@@ -37,34 +37,34 @@ HEATED, NOISE = noisy(np.sqrt(2 / 0.1))
 HOT = isotherm.sghmc(HEATED, 0.1)
 
 
-def test_momenta_that_are_too_hot_are_called_so_once_and_by_their_number(key):
+def test_momenta_that_are_too_hot_are_reported_once_with_their_temperature(key):
     """Fixed friction cannot absorb noise: its temperature is 1 + h σ² / 2γ = 2."""
-    with pytest.warns(isotherm.exceptions.HealthWarning) as said:
-        found = run(key, HOT, NOISE, num_draws=2000)
-    (only,) = said
+    with pytest.warns(isotherm.exceptions.HealthWarning) as caught:
+        result = run(key, HOT, NOISE, num_draws=2000)
+    (only,) = caught
     assert only.filename == __file__
     assert "`position` in chain 0 is too hot" in str(only.message)
-    measured = np.median(found.stats["kinetic_temperature"])
+    measured = np.median(result.stats["kinetic_temperature"])
     assert measured == pytest.approx(2, abs=0.2)
-    told = float(str(only.message).split("kinetic temperature is ")[1].split()[0])
-    assert told == pytest.approx(2, abs=0.3)
+    reported = float(str(only.message).split("kinetic temperature is ")[1].split()[0])
+    assert reported == pytest.approx(2, abs=0.3)
 
 
 @pytest.mark.parametrize(("integrator", "word"), [("ABOBA", "hot"), ("euler", "cold")])
 def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
-    """Momenta are at 1, positions are not: only the damping knows."""
+    """Momenta are at 1, positions are not: only the damping shows it."""
     sigma = {"ABOBA": 22.0, "euler": 8.0}[integrator]
     grad_fn, batches = noisy(sigma)
     sampler = isotherm.msgnht(grad_fn, 0.1, integrator=integrator)
     with pytest.warns(
         isotherm.exceptions.HealthWarning, match=f"positions .* % too {word}"
-    ) as said:
-        found = run(key, sampler, batches, num_draws=1000)
+    ) as caught:
+        result = run(key, sampler, batches, num_draws=1000)
     total = (0.1**2 * sigma**2 + 2 * 0.1) / 4  # injected noise included
-    ratio = float(str(said[0].message).split("4T is ")[1].split(")")[0])
+    ratio = float(str(caught[0].message).split("4T is ")[1].split(")")[0])
     assert ratio == pytest.approx(total, rel=0.1)
-    assert np.median(found.stats["kinetic_temperature"][:, 500:]) == pytest.approx(1, abs=0.1)
-    variance = found.draws[:, 500:].var()
+    assert np.median(result.stats["kinetic_temperature"][:, 500:]) == pytest.approx(1, abs=0.1)
+    variance = result.draws[:, 500:].var()
     assert variance > 1.2 if word == "hot" else variance < 0.85
 
 
@@ -78,20 +78,20 @@ def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
     ],
     ids=["one number", "short steps", "tempered", "no momentum"],
 )
-def test_healthy_runs_are_left_alone(key, sampler, changes):
+def test_healthy_runs_do_not_warn(key, sampler, changes):
     run(key, sampler, **changes)  # a warning would be an error
 
 
-def test_a_run_from_far_away_is_left_alone_while_it_is_on_its_way(key):
+def test_a_run_that_has_not_converged_yet_does_not_warn(key):
     isotherm.sample(key, isotherm.sghmc(normal, 0.05), jnp.full(50, 30.0), NONE, num_draws=80)
 
 
-def test_who_lets_lost_chains_go_on_is_not_warned(key):
+def test_runs_that_continue_after_divergence_do_not_warn(key):
     run(key, HOT, NOISE, num_draws=2000, on_divergence="continue")
 
 
 def series(rng, size, correlation, num_draws=400, num_series=400):
-    """Temperatures of momenta that remember the last draw with this correlation."""
+    """Temperatures of momenta with this correlation from draw to draw."""
     p = rng.normal(size=(num_series, 1, size))
     out = []
     for _ in range(num_draws):
@@ -101,40 +101,43 @@ def series(rng, size, correlation, num_draws=400, num_series=400):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
-def test_the_rule_is_quiet_on_healthy_series_and_finds_sick_ones(correlation):
-    """With ten numbers in the leaf and 400 draws, it finds most that are twice as hot or half as hot."""
+def test_the_rule_accepts_healthy_series_and_rejects_wrong_ones(correlation):
+    """Ten numbers in the leaf, 400 draws: most that are twice or half as hot are found."""
     half = np.array([10 / 2])
     median = gammaincinv(half, 0.5) / half
     healthy = series(np.random.default_rng(1), 10, correlation)
 
     def alarms(factor):
-        found = [health.wrong_temperature(factor * s[None], median) for s in healthy]
-        return np.mean([one is not None for one in found])
+        results = [health.find_wrong_temperature(factor * s[None], median) for s in healthy]
+        return np.mean([result is not None for result in results])
 
     assert alarms(1.0) == 0 == alarms(1.15)
     assert alarms(2.0) > 0.7 and alarms(0.5) > 0.7
 
 
 @pytest.mark.parametrize(("friction", "judged"), [(0.9, False), (1.1, True)])
-def test_nothing_is_judged_before_momenta_have_forgotten_themselves(friction, judged):
-    """The later half of 200 draws is 100; with h = 0.1 and thin = 2 that is 20 units of time."""
+def test_nothing_is_judged_before_momenta_have_decorrelated(friction, judged):
+    """The second half of 200 draws is 100; with h = 0.1 and thin = 2 that is 20 units of time."""
     hot = 3 * series(np.random.default_rng(3), 10, 0.0, num_draws=200, num_series=1)
-    watch = health.Watch(isotherm.msgnht(normal, 0.1).traits, ["w"], [10])
+    monitor = health.HealthMonitor(isotherm.msgnht(normal, 0.1).traits, ["w"], [10])
     state = SimpleNamespace(thermostat=np.full((1, 10), friction))
-    told = watch.look(hot, 0.1, 2, state)
-    assert bool(told) == judged
-    assert watch.is_due(200, last=True) is not judged  # once is enough
+    problem = monitor.check(hot, 0.1, 2, state)
+    assert bool(problem) == judged
+    assert monitor.is_due(200, last=True) is not judged  # at most one warning
 
 
-def test_draws_that_depend_on_each_other_count_for_less():
-    """One number that forgets within 20 draws; if all draws counted, one series in thirty would be called sick."""
+def test_correlated_draws_count_for_less():
+    """One number with a memory of 20 draws.
+
+    If all draws counted, one series in thirty would be reported.
+    """
     median = gammaincinv(0.5, 0.5) / 0.5
     healthy = series(np.random.default_rng(2), 1, 0.95)
-    assert not any(health.wrong_temperature(s[None], np.array([median])) for s in healthy)
+    assert not any(health.find_wrong_temperature(s[None], np.array([median])) for s in healthy)
 
 
 def test_noise_free_targets_end_with_a_warning():
-    """A network that fits exactly leaves its temperatures: the posterior is a needle."""
+    """A network that fits exactly has a degenerate posterior, and its temperatures drop."""
     x = np.linspace(-1, 1, 40)[:, None]
     model = isotherm.BayesianMLPRegressor((5,), num_draws=250, num_chains=1, random_state=0)
     with warnings.catch_warnings():

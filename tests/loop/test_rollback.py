@@ -1,4 +1,4 @@
-"""A lost chain takes all back: to a smaller step, the same noise and the right law."""
+"""After a divergence all chains go back: smaller steps, the same noise and the right law."""
 
 import re
 from functools import cache
@@ -10,7 +10,7 @@ import pytest
 
 import isotherm
 from isotherm.loop import chunks
-from isotherm.loop.checkpoint import Keeper
+from isotherm.loop.checkpoint import PeriodicSaver
 from laws import FALSE_ALARM, Gaussian, gaussian_law, gaussian_p_value
 
 NONE = isotherm.no_batches()
@@ -19,11 +19,11 @@ NUM_CHAINS = 20_000
 
 
 def wall(x, batch):
-    """A normal density with walls so steep that only short steps survive them."""
+    """A normal density with walls so steep that only short steps are stable."""
     return jax.tree.map(lambda v: -v - 300 * jnp.sign(v) * jnp.maximum(jnp.abs(v) - 2, 0), x)
 
 
-@cache  # so that each compiles once
+@cache  # each compiles once
 def walled(factor):
     return isotherm.sghmc(wall, factor * 0.3)
 
@@ -41,8 +41,8 @@ def same(one, other):
     assert one.rollbacks == other.rollbacks
 
 
-def test_a_start_that_diverges_ends_with_the_law_of_a_quarter_of_its_step(key):
-    """Over 40 seeds both wrong laws had a p-value of 0 every time; the smallest of the right one was 0.07."""
+def test_a_start_that_diverges_gives_the_law_of_a_quarter_of_the_step(key):
+    """Over 40 seeds the p-value of both wrong laws was always 0, of the right one at least 0.07."""
 
     def make(factor):
         return isotherm.sghmc(TARGET.grad, factor * 0.3, friction=1.0)
@@ -68,14 +68,14 @@ def short_chunks(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_STEPS", 40)
 
 
-def test_all_chains_go_back_it_is_said_once_and_the_draws_before_stay(key, short_chunks):
+def test_all_chains_go_back_with_one_warning_and_keep_the_draws_before(key, short_chunks):
     with pytest.warns(
         isotherm.exceptions.RollbackWarning, match="all chains went back to step"
-    ) as said:
+    ) as caught:
         found = run(key)
-    assert len(said) == 1 and said[0].filename == __file__
+    assert len(caught) == 1 and caught[0].filename == __file__
     assert found.draws["w"].shape == (3, 300, 3) and not found.diverged.any()
-    assert np.abs(found.draws["w"]).max() < 3  # not even close to being lost
+    assert np.abs(found.draws["w"]).max() < 3  # far from divergence
     first, second = found.rollbacks
     assert first.step == 0 < second.step < 300 and second.step % 40 == 0
     for back in found.rollbacks:
@@ -122,8 +122,8 @@ def test_too_many_rollbacks_raise_with_the_draws_kept(key, short_chunks):
     np.testing.assert_array_equal(further.draws["w"][:, :step], found.draws["w"][:, :step])
 
 
-def test_a_chain_about_to_be_lost_is_no_place_to_come_back_to(key, monkeypatch):
-    """A chunk ends every few steps, so some end in the middle of the catastrophe."""
+def test_chains_do_not_go_back_to_a_state_about_to_diverge(key, monkeypatch):
+    """A chunk ends every few steps, so some end while a chain is diverging."""
     monkeypatch.setattr(chunks, "CHUNK_STEPS", 4)
     with pytest.warns(isotherm.exceptions.RollbackWarning):
         found = run(key)
@@ -132,25 +132,26 @@ def test_a_chain_about_to_be_lost_is_no_place_to_come_back_to(key, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [2, 6])
-def test_a_run_cut_after_a_rollback_ends_the_same(key, monkeypatch, tmp_path, short_chunks, cut):
+def test_a_run_interrupted_after_a_rollback_has_the_same_result(
+    key, monkeypatch, tmp_path, short_chunks, cut
+):
     def go(folder=None, **changes):
         with pytest.warns(isotherm.exceptions.RollbackWarning):
             return run(key, burn_in=130, checkpoint=folder, **changes)
 
     whole = go()
-    after, counted = Keeper.after_chunk, iter(range(cut))
+    after, counted = PeriodicSaver.after_chunk, iter(range(cut))
 
-    def once_more(self, progressed, *, last=False):
-        after(self, progressed, last=last)
+    def once_more(self, state, *, last=False):
+        after(self, state, last=last)
         if next(counted, None) is None:
             raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "after_chunk", once_more)
+        patch.setattr(PeriodicSaver, "after_chunk", once_more)
         with pytest.raises(InterruptedError):
             go(tmp_path, checkpoint_seconds=0)
-    told = max(tmp_path.glob("state-*.json")).read_text()
-    assert "rollbacks" in told
+    assert "rollbacks" in max(tmp_path.glob("state-*.json")).read_text()
     resumed = run(key, burn_in=130, checkpoint=tmp_path)
     assert resumed.rollbacks
     same(resumed, whole)
@@ -166,12 +167,12 @@ def test_without_divergence_nothing_changes(key):
     same(run(key, make, **settings), run(key, make(1.0), on_divergence="raise", **settings))
 
 
-def test_a_sampler_that_cannot_be_made_again_is_refused(key, tmp_path, short_chunks):
+def test_a_sampler_that_cannot_be_rebuilt_is_refused(key, tmp_path, short_chunks):
     with pytest.raises(ValueError, match=re.escape("`lambda factor: isotherm.msgnht(")):
         run(key, walled(1.0))
     with pytest.raises(ValueError, match="`max_rollbacks` must be a whole number of at least 0"):
         run(key, max_rollbacks=-1)
     with pytest.warns(isotherm.exceptions.RollbackWarning):
         run(key, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="This run has made its step size smaller: give a func"):
+    with pytest.raises(ValueError, match="of this run was reduced by a rollback: pass a func"):
         run(key, walled(1.0), on_divergence="raise", checkpoint=tmp_path)

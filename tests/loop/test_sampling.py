@@ -1,4 +1,4 @@
-"""The loop: independent of how it is cut, honest about divergence, and quiet."""
+"""The loop: independent of chunks, exact about divergence, and silent by default."""
 
 import io
 import warnings
@@ -11,8 +11,7 @@ import rich.console
 
 import isotherm
 from isotherm import random
-from isotherm.loop import chunks, progress
-from isotherm.loop.pages import Pages
+from isotherm.loop import chunks, pages, progress
 
 
 def normal(x, batch):
@@ -57,18 +56,18 @@ def test_chunking_changes_no_bit(key, monkeypatch):
     np.testing.assert_array_equal(whole.draws, pieces.draws)
 
 
-def test_going_on_from_a_state_is_one_long_run(key):
+def test_continuing_from_a_state_is_one_long_run(key):
     whole = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=20, num_chains=2)
     first = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=8, num_chains=2)
     rest = isotherm.sample(
         key, SAMPLER, jnp.zeros(3), NONE, num_draws=12, num_chains=2, state=first.state
     )
     np.testing.assert_array_equal(np.concatenate([first.draws, rest.draws], 1), whole.draws)
-    np.testing.assert_array_equal(first.state.position, first.draws[:, -1])  # still there
+    np.testing.assert_array_equal(first.state.position, first.draws[:, -1])  # not donated
 
 
-def test_a_chain_is_a_chain_of_sample(key):
-    """Also when its step size is traced and its neighbours have another one."""
+def test_run_chain_is_a_chain_of_sample(key):
+    """Also if its step size is traced and differs between chains."""
     batches = isotherm.independent_batches(jnp.arange(20.0), 3)
 
     def draws(step_size, key):
@@ -87,7 +86,7 @@ def test_a_chain_is_a_chain_of_sample(key):
         isotherm.run_chain(key, SAMPLER, jnp.zeros(2), NONE, num_draws=0)
 
 
-def test_one_more_chain_leaves_the_others_alone(key):
+def test_one_more_chain_does_not_change_the_others(key):
     two = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=2)
     three = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=3)
     np.testing.assert_allclose(two.draws, three.draws[:2], rtol=1e-5, atol=1e-6)
@@ -123,7 +122,7 @@ def test_weights_need_not_be_stored(key):
     assert "temperature of position" in str(run.summary())
 
 
-def test_statistics_say_what_the_sampler_does(key):
+def test_statistics_describe_the_sampler(key):
     sampler = isotherm.msgnht(normal, isotherm.schedules.halving(0.4, every=100))
     run = isotherm.sample(key, sampler, jnp.zeros(50), NONE, num_draws=400, num_chains=2)
     assert run.stats["step_size"][0, [0, 100, 399]].tolist() == pytest.approx([0.4, 0.2, 0.05])
@@ -160,13 +159,13 @@ def test_divergence_names_chain_steps_leaf_and_remedy_and_keeps_the_draws(key):
     assert error.run.diverged[error.chain]
 
 
-def test_divergence_during_burn_in_is_found_too(key):
+def test_divergence_during_burn_in_is_found(key):
     sampler = isotherm.msgnht(explodes_late, 0.3)
     with pytest.raises(isotherm.exceptions.DivergedError, match="The 0 draws made before"):
         isotherm.sample(key, sampler, jnp.zeros(8), NONE, num_draws=10, burn_in=5000)
 
 
-def test_other_chains_can_go_on(key):
+def test_other_chains_can_continue(key):
     run = isotherm.sample(
         key,
         isotherm.msgnht(explodes_late, 0.1, integrator="euler"),
@@ -181,13 +180,14 @@ def test_other_chains_can_go_on(key):
 
 
 @pytest.mark.parametrize("policy", [isotherm.shuffled_batches, isotherm.symmetric_batches])
-def test_a_thermostat_with_sweeps_warns_with_reason_and_remedy(key, policy):
+def test_a_thermostat_with_epochs_warns_with_reason_and_remedy(key, policy):
     batches = policy(jnp.arange(20.0), 5)
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: 0.0 * m, 20)
     with pytest.warns(
         isotherm.exceptions.PolicyWarning, match=r"cancels.*independent_batches.*sghmc"
-    ):
+    ) as caught:
         isotherm.sample(key, isotherm.msgnht(grad_fn, 0.01), jnp.zeros(()), batches, num_draws=2)
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         isotherm.sample(key, isotherm.sghmc(grad_fn, 0.01), jnp.zeros(()), batches, num_draws=2)
@@ -219,7 +219,7 @@ def test_bad_positions_and_gradients_are_refused_before_anything_runs(key):
         isotherm.sample(key, sampler, {"w": jnp.zeros(3)}, NONE, num_draws=1)
 
 
-def test_chains_may_start_apart(key):
+def test_chains_may_have_different_starts(key):
     starts = jnp.array([[-5.0], [5.0]])
     run = isotherm.sample(
         key,
@@ -231,7 +231,7 @@ def test_chains_may_start_apart(key):
         position_per_chain=True,
     )
     np.testing.assert_allclose(run.draws[:, 0], starts, atol=0.2)
-    with pytest.raises(ValueError, match="leading axis of 3"):
+    with pytest.raises(ValueError, match="leading axis of length 3"):
         isotherm.sample(
             key, SAMPLER, starts, NONE, num_draws=1, num_chains=3, position_per_chain=True
         )
@@ -278,15 +278,13 @@ def test_the_bar_shows_rate_temperature_and_step_size(key, monkeypatch):
         assert part in text
 
 
-def test_silence_when_nobody_looks(capsys, key):
-    assert isinstance(
-        progress.make_progress(None, 1, ""), progress.Silence
-    )  # pytest is no terminal
+def test_no_output_unless_stderr_is_a_terminal(capsys, key):
+    assert isinstance(progress.make_progress(None, 1, ""), progress.NoProgress)
     isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=5)
     assert capsys.readouterr() == ("", "")
 
 
-def test_running_averages_survive_a_divergence(key):
+def test_running_moments_are_kept_after_a_divergence(key):
     collect = {"draws": isotherm.collect.draws(), "moments": isotherm.collect.moments()}
     sampler = isotherm.msgnht(explodes_late, 0.05, integrator="euler")
     with pytest.raises(isotherm.exceptions.DivergedError) as caught:
@@ -313,11 +311,11 @@ def test_other_misuse_is_refused(key):
         isotherm.msgnht(normal, 0.1, coordinates="eigenbasis")
 
 
-def test_a_frozen_chain_is_called_by_its_name(key):
-    """Thrown far away, a splitting thermostat can stop dead without leaving the real numbers."""
+def test_a_frozen_chain_is_reported(key):
+    """Far from the mode, a splitting thermostat can stop moving and remain finite."""
     with pytest.warns(
         isotherm.exceptions.HealthWarning,
-        match="of the 20 numbers of `position` in chain 0 stand still",
+        match="of the 20 numbers of `position` in chain 0 do not move",
     ):
         run = isotherm.sample(
             key, isotherm.msgnht(explodes_late, 0.1), jnp.zeros(20), NONE, num_draws=500
@@ -327,16 +325,17 @@ def test_a_frozen_chain_is_called_by_its_name(key):
 
 
 def test_a_chunk_keeps_no_more_than_its_draws(key, monkeypatch):
-    """Its page has room for all draws; many short chunks would otherwise hold as many pages."""
+    """Its page on the device has room for all draws; only those made are copied."""
     sizes = []
     monkeypatch.setattr(chunks, "CHUNK_SECONDS", 0.0)
-    add = Pages.add
+    move_to_host = pages.move_to_host
 
-    def watched(self, page, num_draws):
-        add(self, page, num_draws)
-        leaf = self.pages[-1][0]["draws"]
+    def watched(page, num_draws):
+        moved = move_to_host(page, num_draws)
+        leaf = moved[0]["draws"]
         sizes.append((leaf if leaf.base is None else leaf.base).nbytes / leaf.nbytes)
+        return moved
 
-    monkeypatch.setattr(Pages, "add", watched)
+    monkeypatch.setattr(pages, "move_to_host", watched)
     isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=30)
     assert len(sizes) > 5 and max(sizes) == 1

@@ -1,4 +1,4 @@
-"""Runs come back from files bit for bit; what is cut, changed or hostile is refused before it costs memory."""
+"""Runs are restored bit for bit; truncated, changed and hostile files are refused."""
 
 import json
 import sys
@@ -55,7 +55,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_run_comes_back_with_all_that_is_known_about_it(tmp_path, small, suffix):
+def test_a_run_is_restored_completely(tmp_path, small, suffix):
     isotherm.save_run(small, tmp_path / f"run{suffix}")
     found = isotherm.load_run(tmp_path / f"run{suffix}")
     same(found, small)
@@ -67,7 +67,7 @@ def test_a_run_comes_back_with_all_that_is_known_about_it(tmp_path, small, suffi
     assert [p.name for p in tmp_path.iterdir()] == [f"run{suffix}"]
 
 
-def test_rollbacks_moments_and_small_types_come_back_too(tmp_path):
+def test_rollbacks_moments_and_narrow_types_are_restored(tmp_path):
     half = jax.tree.map(lambda n: jnp.zeros(n, jnp.bfloat16), [2, 3])
     collect = {
         "draws": isotherm.collect.draws(),
@@ -85,8 +85,8 @@ def test_rollbacks_moments_and_small_types_come_back_too(tmp_path):
         np.testing.assert_array_equal(variance, found.collected["moments"].variance[0])
 
 
-def test_containers_of_ones_own_come_back_by_name(tmp_path):
-    """Two leaves of one shape, in an order that is not the alphabet's."""
+def test_custom_containers_are_restored_by_name(tmp_path):
+    """Two leaves of the same shape, not in alphabetical order."""
     start = {"layer": Weights(jnp.zeros(2), jnp.zeros(2))}
     found = run(start)
     for suffix in SUFFIXES:
@@ -112,7 +112,7 @@ def test_containers_of_ones_own_come_back_by_name(tmp_path):
     ],
     ids=["bare", "axes", "dimensions", "letters", "zarr"],
 )
-def test_any_names_will_do(tmp_path, small, names):
+def test_any_names_are_accepted(tmp_path, small, names):
     draws = jax.tree.map(lambda _: small.draws["w"], names)
     found = replace(small, draws=draws, collected={"draws": draws})
     for suffix in SUFFIXES:
@@ -121,7 +121,7 @@ def test_any_names_will_do(tmp_path, small, names):
 
 
 @pytest.mark.parametrize(("suffix", "engine"), [(".nc", "h5netcdf"), (".zarr", "zarr")])
-def test_arviz_reads_it(tmp_path, small, suffix, engine):
+def test_arviz_reads_a_saved_run(tmp_path, small, suffix, engine):
     import xarray
     from arviz_stats import summary
 
@@ -153,7 +153,7 @@ def test_other_names_and_types_are_refused(tmp_path, small):
     assert not list(tmp_path.glob("run*"))
 
 
-def test_a_missing_library_is_asked_for(tmp_path, small, monkeypatch):
+def test_a_missing_library_is_named(tmp_path, small, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ImportError, match=r"pip install 'isotherm\[files\]'"):
         isotherm.save_run(small, tmp_path / "run.safetensors")
@@ -169,7 +169,7 @@ def is_right_or_refused(path, right):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_changed_byte_and_every_cut_is_harmless_or_refused(tmp_path, small, suffix):
-    """Of a folder, too: bytes of all its files are as likely."""
+    """In a folder, every byte of all its files is equally likely."""
     path = tmp_path / f"run{suffix}"
     isotherm.save_run(small, path)
     files = sorted(p for p in [path, *path.rglob("*")] if p.is_file())
@@ -177,9 +177,9 @@ def test_every_changed_byte_and_every_cut_is_harmless_or_refused(tmp_path, small
     starts = np.cumsum([0, *map(len, content)])
     rng = np.random.default_rng(0)
     refused = 0
-    for turn, place in enumerate(rng.choice(starts[-1], 300, replace=False)):
-        number = int(np.searchsorted(starts, place, side="right")) - 1
-        whole, i = content[number], int(place - starts[number])
+    for turn, offset in enumerate(rng.choice(starts[-1], 300, replace=False)):
+        number = int(np.searchsorted(starts, offset, side="right")) - 1
+        whole, i = content[number], int(offset - starts[number])
         bit = bytes([whole[i] ^ (1 << int(rng.integers(8)))])
         files[number].write_bytes(whole[:i] if turn < 50 else whole[:i] + bit + whole[i + 1 :])
         refused += not is_right_or_refused(path, small)
@@ -188,7 +188,7 @@ def test_every_changed_byte_and_every_cut_is_harmless_or_refused(tmp_path, small
 
 
 def rewritten(path, change):
-    """Change the text of a file and make its checksum right, as one who means harm would."""
+    """Change the header of a file and correct its checksum, as an attacker would."""
     with h5py.File(path, "r+") as file:
         document = json.loads(file["isotherm"][()].tobytes().decode().partition("\n")[2])
         change(file, document)
@@ -219,15 +219,18 @@ def many(file, document):
     ("change", "message"),
     [
         (huge, "`posterior/huge` claims 4,398,046,511,104 bytes"),
-        (elsewhere, "files may not point outside"),
+        (elsewhere, "may not point outside the file"),
         (many, "more than the file has left"),
         (lambda file, document: document.update(format=2), "has format 2, this version reads 1"),
         (lambda file, document: document["run"].update(traits={"__class__": 1}), "is damaged"),
-        (lambda file, document: document["arrays"]["posterior/w"].update(dtype="O"), "no type of"),
+        (
+            lambda file, document: document["arrays"]["posterior/w"].update(dtype="O"),
+            "is not a type that",
+        ),
         (lambda file, document: document["trees"].update(draws={"eval": ["1"]}), "is damaged"),
     ],
 )
-def test_a_hostile_file_costs_neither_memory_nor_trust(tmp_path, small, change, message):
+def test_a_hostile_file_is_refused(tmp_path, small, change, message):
     path = tmp_path / "run.nc"
     isotherm.save_run(small, path)
     rewritten(path, change)

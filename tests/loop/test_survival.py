@@ -1,4 +1,4 @@
-"""Killed, starved or lied to, a run goes on to the same bits or says what is wrong; `make soak` does more of it for longer."""
+"""Runs that are killed or run out of disk space resume bit for bit; `make soak` does more."""
 
 import json
 import os
@@ -20,13 +20,13 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
 def soak(*words, timeout=600):
-    """Run a script of the soak as it is run there."""
+    """Run a script of `soak/` from its folder."""
     return subprocess.run(
         [sys.executable, *words], cwd=ROOT / "soak", capture_output=True, text=True, timeout=timeout
     )
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_bits():
+def test_a_run_killed_at_random_moments_has_the_same_result():
     done = soak("kills.py", "logistic", "--kills", "2", "--quick")
     assert done.returncode == 0, done.stderr
     assert "'kills': 2" in done.stdout and "'arrays_that_differ': []" in done.stdout
@@ -35,8 +35,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits():
 run = partial(full_disk.run, size=3000)
 
 
-def test_where_files_may_not_grow_the_checkpoint_before_is_good(tmp_path):
-    """Pages of the longer run are over the limit that the kernel sets, those of the shorter one are not."""
+def test_a_limit_on_file_sizes_leaves_the_previous_checkpoint_intact(tmp_path):
+    """Pages of the longer run exceed the limit of the kernel, those of the shorter one do not."""
     run(tmp_path / "cut", 2)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
@@ -49,8 +49,8 @@ def test_where_files_may_not_grow_the_checkpoint_before_is_good(tmp_path):
     np.testing.assert_array_equal(run(tmp_path / "cut", 40).draws, run(None, 40).draws)
 
 
-def test_a_device_that_is_full_is_told_of(tmp_path, monkeypatch):
-    """Every write to /dev/full is answered with ENOSPC, by the kernel and not by a mock."""
+def test_a_full_device_is_reported(tmp_path, monkeypatch):
+    """The kernel answers every write to /dev/full with ENOSPC."""
     opened = Path.open
     monkeypatch.setattr(
         Path,
@@ -69,7 +69,7 @@ def test_a_device_that_is_full_is_told_of(tmp_path, monkeypatch):
 
 
 def own_mounts(folder):
-    """Find how to start a process that may mount a disk that nobody else sees."""
+    """Return a command that starts a process with a private mount namespace."""
     for flags in ("-rm", "-m"):
         words = ["unshare", flags, "mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
         if shutil.which("unshare") and not subprocess.run(words, capture_output=True).returncode:
@@ -77,23 +77,24 @@ def own_mounts(folder):
     return pytest.skip("mounting is not allowed here")
 
 
-def test_a_disk_that_is_full_costs_nothing_that_was_saved(tmp_path):
-    """The draws do not fit on a disk of 512 KiB; once it is bigger the same call goes on."""
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path):
+    """The draws do not fit on a disk of 512 KiB; on a larger one the same call resumes."""
     pytest.importorskip("zarr"), pytest.importorskip("h5netcdf"), pytest.importorskip("safetensors")
     words = [*own_mounts(tmp_path), sys.executable, "full_disk.py", tmp_path]
     done = subprocess.run(words, cwd=ROOT / "tests", capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     full = r"Cannot save .*: (.*: )?no space left on device.* is intact"
     for place in ("checkpoint", ".nc", ".zarr", ".safetensors"):
-        assert re.match(full, told.pop(place))
-    assert told == {"intact": True, "drafts": [], "went_on": True, "same_bits": True}
+        assert re.match(full, report.pop(place))
+    assert report == {"intact": True, "drafts": [], "resumed": True, "same_bits": True}
 
 
 def test_no_source_executes_what_it_reads():
-    """Neither code in text nor pickled objects, in any module."""
+    """No module evaluates text or unpickles objects."""
     bad = re.compile(
-        r"(?<![\w.])(?:eval|exec|compile|__import__)\(|\bc?[pP]ickle\b\s*(?:\.|import)|import c?pickle"
+        r"(?<![\w.])(?:eval|exec|compile|__import__)\(|\bc?[pP]ickle\b\s*(?:\.|import)"
+        r"|import c?pickle"
         r"|\bmarshal\b|\bshelve\b|\bdill\b|joblib\.load|yaml\.load|allow_pickle=True"
         r"|os\.system|shell=True|weights_only=False"
     )
@@ -113,20 +114,20 @@ def test_no_source_executes_what_it_reads():
 
 
 def test_every_array_file_is_opened_without_pickle():
-    """NumPy's default is to refuse objects, and nobody changes it."""
+    """NumPy refuses objects by default; no module changes that."""
     for path in SOURCES:
         for call in re.findall(r"np\.load\([^)]*\)", path.read_text(encoding="utf-8")):
             assert "allow_pickle=True" not in call, path
 
 
-def test_no_archive_is_unpacked_to_paths_of_its_own_choice():
-    """Arrays of an archive are read one by one, by names that we know; nothing is ever extracted."""
+def test_no_archive_is_extracted():
+    """Arrays of an archive are read one by one, by known names."""
     bad = re.compile(r"\.extract(?:all)?\(|unpack_archive|tarfile|pooch\.(?:Unzip|Untar)|patoolib")
     assert not [path.name for path in SOURCES if bad.search(path.read_text(encoding="utf-8"))]
 
 
 def test_every_download_is_checked_before_it_is_used():
-    """There is one place that downloads, and it never does without a checksum."""
+    """One module downloads, and always with a checksum."""
     net = re.compile(r"urlopen|urlretrieve|requests\.|httpx|pooch\.(?:retrieve|create)|socket\.")
     places = [path for path in SOURCES if net.search(path.read_text(encoding="utf-8"))]
     assert [path.name for path in places] == ["registry.py"]

@@ -1,8 +1,10 @@
 """Warm starts and batch policies against an exact posterior: Bayesian linear regression.
 
-Correlated features, unscaled, unit noise: the posterior is Gaussian and known. Standard errors of the
-variances are about 2 %; the limits below leave five of them.
+Correlated features, unscaled, unit noise: the posterior is Gaussian and known. Standard errors of
+the variances are about 2 %; the limits below are five of them.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,9 @@ import numpy as np
 import pytest
 
 import isotherm
+from isotherm import random
+from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
+from isotherm.loop import warm_start as module
 
 RNG = np.random.default_rng(3)
 SIZE, DIMENSION = 2000, 5
@@ -59,8 +64,8 @@ def test_natural_coordinates_give_the_posterior_without_tuning(key, curvature):
     np.testing.assert_allclose(shift, 0, atol=0.1)
 
 
-def test_plain_coordinates_do_not(key):
-    """The discovery: a per-coordinate thermostat is wrong where gradient noise is correlated."""
+def test_plain_coordinates_give_wrong_variances(key):
+    """A per-coordinate thermostat is wrong where gradient noise is correlated."""
     start = isotherm.warm_start(
         key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="identity"
     )
@@ -69,7 +74,7 @@ def test_plain_coordinates_do_not(key):
     assert np.abs(np.log(variance_ratio(plain))).max() > 0.3
 
 
-def test_the_diagonal_removes_the_units(key):
+def test_diagonal_coordinates_remove_the_units(key):
     start = isotherm.warm_start(
         key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, coordinates="diagonal", curvature="fisher"
     )
@@ -81,7 +86,7 @@ def test_the_diagonal_removes_the_units(key):
     np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
 
 
-def test_shuffled_epochs_cool_a_thermostat_as_the_warning_says(key):
+def test_shuffled_epochs_reduce_the_variance_as_the_warning_says(key):
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
     sampler = isotherm.msgnht(GRADIENT, **start.settings)
     with pytest.warns(isotherm.exceptions.PolicyWarning):
@@ -89,7 +94,7 @@ def test_shuffled_epochs_cool_a_thermostat_as_the_warning_says(key):
     assert variance_ratio(run).max() < 0.8
 
 
-def test_thermostats_start_where_small_batches_take_them(key):
+def test_thermostats_start_at_their_equilibrium_with_small_batches(key):
     batches = isotherm.independent_batches((X, Y), 4)
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
     sampler = isotherm.msgnht(GRADIENT, **start.settings)
@@ -104,7 +109,7 @@ def test_thermostats_start_where_small_batches_take_them(key):
     assert hot.stats["kinetic_temperature"].mean() > 3
 
 
-def test_control_variates_take_long_steps_with_small_batches(key):
+def test_control_variates_allow_long_steps_with_small_batches(key):
     batches = isotherm.independent_batches((X, Y), 10)
     plain = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches, control_variates=True)
@@ -134,7 +139,7 @@ def test_misuse_is_refused(key):
 
 
 def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
-    """Several outputs, one layer: exact posterior known, and no setting given."""
+    """Several outputs, one layer: the exact posterior is known, and nothing is tuned."""
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(1000, 3)) @ rng.normal(size=(3, 3))).astype(np.float32)
     y = (x @ rng.normal(size=(3, 2)) + 0.5 * rng.normal(size=(1000, 2))).astype(np.float32)
@@ -163,16 +168,45 @@ def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
     design = np.column_stack([x, np.ones(1000)])
     sd = np.sqrt(np.diag(np.linalg.inv(design.T @ design / 0.25 + np.eye(4))))
     weights, bias = run.draws[0]
-    found = np.concatenate([weights, bias[:, :, None]], axis=2).reshape(-1, 4, 2).std(0)
-    # Some 5000 effective draws: five sigma are 5 %; the curvature is not quite a product (bias).
-    np.testing.assert_allclose(found, np.repeat(sd[:, None], 2, axis=1), rtol=0.08)
+    measured = np.concatenate([weights, bias[:, :, None]], axis=2).reshape(-1, 4, 2).std(0)
+    # About 5000 effective draws: five sigma are 5 %. With a bias the curvature is not quite a
+    # Kronecker product.
+    np.testing.assert_allclose(measured, np.repeat(sd[:, None], 2, axis=1), rtol=0.08)
+
+
+def test_the_chain_of_a_kronecker_start_is_the_sampler_step_by_step(key):
+    """Bit for bit the loop of version 0.1."""
+    network = isotherm.models.mlp((2, 3, 2))
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(20, 2)).astype(np.float32), rng.integers(0, 2, 20))
+    batches, grad_fn = isotherm.independent_batches(rows, 5), network.gradient(20)
+    position = network.init(key)
+    space = isotherm.coordinates.kronecker_eigenbasis(key, grad_fn, position, batches, floor=0.04)
+
+    @jax.jit
+    def by_hand(key, position, space, h, batches):
+        sampler = isotherm.msgnht(
+            grad_fn, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, coordinates=space
+        )
+
+        def step(t, state):
+            batch = batches.batch(random.fold(key, 1), t)
+            return sampler.step(random.fold(random.fold(key, 0), t), state, batch)[0]
+
+        start = sampler.init(position, random.fold(key, 2))
+        return jax.lax.fori_loop(0, 50, step, start).position
+
+    arguments = (key, position, space, jnp.float32(0.1), batches)
+    moved = jax.jit(partial(module._move, grad_fn, 50))(*arguments)
+    for ours, theirs in zip(*map(jax.tree.leaves, (moved, by_hand(*arguments))), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
     ("edge", "message"),
-    [(0.0, "not finite at this position"), (1.0, "walk away from the mode diverged in round 1")],
+    [(0.0, "not finite at `position`"), (1.0, "starts at the mode diverged in round 1")],
 )
-def test_a_kronecker_start_that_meets_nan_says_so(edge, message):
+def test_a_kronecker_start_reports_nan(edge, message):
     network = isotherm.models.mlp((2, 2))
     rng = np.random.default_rng(0)
     batches = isotherm.independent_batches(

@@ -32,6 +32,7 @@ from isotherm.data.shard_manifest import ShardManifest
 from isotherm.data.truncation import shorten
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
 from isotherm.data.word_counts import stack
+from isotherm.imports import require
 from isotherm.io.files import atomically
 
 Progress = Callable[[int, int], None]
@@ -178,12 +179,10 @@ def _fingerprints(dump: Path, words: tuple[str, ...]) -> dict[str, Any]:
 
     These are checksums (of a large dump, only of its first and last mebibyte) and versions.
     """
-    try:
-        versions = {name: metadata.version(name) for name in ("mwxml", "mwparserfromhell")}
-    except metadata.PackageNotFoundError as error:
-        raise ImportError(
-            f"Reading a dump needs {error.name}: pip install 'isotherm[wiki]'."
-        ) from error
+    parsers = ("mwxml", "mwparserfromhell")
+    for name in parsers:
+        require(name, "wiki", "Reading a dump")
+    versions = {name: metadata.version(name) for name in parsers}
     size = dump.stat().st_size
     with dump.open("rb") as stream:
         digest = hashlib.sha256(stream.read(wikidump.BLOCK))

@@ -102,27 +102,3 @@ def _per_coordinate(name: str, draws: ArrayTree, min_chains: int = 1, **options:
         return out.reshape(shape)
 
     return jax.tree.map(leaf, draws)
-
-
-FEWEST_BATCHES = 8
-
-
-def conservative_ess(series: np.ndarray) -> float:
-    """Lower estimate of the effective sample size."""
-    ranks = np.argsort(np.argsort(series, kind="stable")) - (len(series) - 1) / 2
-    variance, scale = np.mean(ranks**2), 1
-    longest = variance
-    while len(series) >= FEWEST_BATCHES * scale:
-        batches = ranks[: len(ranks) // scale * scale].reshape(-1, scale).mean(1)
-        longest = max(longest, scale * np.mean(batches**2) * _autocorrelation_time(batches))
-        scale *= 2
-    return float(len(series) * variance / longest)
-
-
-def _autocorrelation_time(x: np.ndarray) -> float:
-    """Sum autocorrelations while pairs of them are positive; at least 1."""
-    n = len(x)
-    correlation = np.fft.irfft(np.abs(np.fft.rfft(x - x.mean(), 2 * n)) ** 2)[:n]
-    pairs = correlation[0 : n - 1 : 2] + correlation[1:n:2]
-    positive = int(np.argmax(pairs <= 0)) if np.any(pairs <= 0) else len(pairs)
-    return max(1.0, 2 * pairs[:positive].sum() / max(correlation[0], 1e-300) - 1)

@@ -1,1 +1,1 @@
-"""Bridges to other libraries, one file each, imported only on use."""
+"""Interfaces to other libraries, one file each, imported on first use."""

@@ -1,38 +1,37 @@
-"""Equinox modules: their floating-point arrays are the position, all else is frozen."""
+"""Equinox modules: their floating-point arrays are the position, everything else is fixed."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from isotherm.interop.parts import Parts, library
+from isotherm.interop.modules import Parts, library
 from isotherm.types import ArrayTree
 
 
 def from_equinox(
     module: Any, *, filter_spec: Any = None, call: Callable[[Any, Any], jax.Array] | None = None
 ) -> Parts:
-    """Take an Equinox module apart: parameters, a pure function of them, and the way back.
+    """Split an Equinox module into parameters and a pure function of them.
 
     A log likelihood must be the same function at every step, so the module is put into inference
-    mode (`equinox.nn.inference_mode`): dropout is off, batch normalisation uses the statistics of
-    the `State` you pass on in `call`.
+    mode (`equinox.nn.inference_mode`): dropout is off, batch normalisation uses the statistics
+    of the `State` that `call` passes on.
 
     Parameters
     ----------
     module
         Any `equinox.Module`.
     filter_spec
-        Which leaves are sampled, as for `equinox.partition`; all arrays of inexact numbers if not
-        given.
+        Which leaves are sampled, as for `equinox.partition`; by default all floating-point arrays.
     call
-        `(module, x) -> outputs` for a batch `x`; `jax.vmap(module)(x)` if not given. With a state:
+        `(module, x) -> outputs` for a batch `x`; by default `jax.vmap(module)(x)`. With a state:
         `lambda module, x: jax.vmap(lambda row: module(row, state)[0])(x)`.
 
     Returns
     -------
     `Parts(position, apply, put_back)`. The position is the module with `None` in place of
-    everything that is not sampled; `put_back` gives a whole one, in inference mode.
+    everything that is not sampled; `put_back` returns a complete module, in inference mode.
 
     Raises
     ------

@@ -1,34 +1,34 @@
-"""Flax linen modules: the collection `params` is the position, all other collections are frozen."""
+"""Flax linen modules: the collection `params` is the position, all other collections are fixed."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from isotherm.interop.parts import Parts, library
+from isotherm.interop.modules import Parts, library
 from isotherm.types import ArrayTree
 
 
 def from_linen(module: Any, variables: Mapping[str, Any], **arguments: Any) -> Parts:
-    """Take a linen module and its variables apart: parameters and a pure function of them.
+    """Split a linen module and its variables into parameters and a pure function of them.
 
     A log likelihood must be the same function at every step. So there are no random streams for
-    dropout, and the statistics of a batch normalisation stay as they are: say how your module is
-    evaluated, for example `from_linen(module, variables, train=False)`. Where it wants to draw or to
-    update all the same, linen raises its own error.
+    dropout, and the statistics of a batch normalisation do not change. Pass the arguments that
+    evaluate your module, for example `from_linen(module, variables, train=False)`. If it still
+    draws random numbers or updates statistics, linen raises its own error.
 
     Parameters
     ----------
     module
         Any `linen.Module`.
     variables
-        From `module.init`, or trained.
+        From `module.init`, or from training.
     arguments
-        Passed on to `module.apply` beside the batch.
+        Further arguments of `module.apply`.
 
     Returns
     -------
-    `Parts(position, apply, put_back)`. The position is `variables["params"]`; `put_back` gives
+    `Parts(position, apply, put_back)`. The position is `variables["params"]`; `put_back` returns
     variables for `module.apply`.
 
     Raises
@@ -36,7 +36,7 @@ def from_linen(module: Any, variables: Mapping[str, Any], **arguments: Any) -> P
     ImportError
         If flax is missing: `pip install 'isotherm[interop]'`.
     ValueError
-        If there is no collection `params`.
+        If `variables` has no collection `params`.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def from_linen(module: Any, variables: Mapping[str, Any], **arguments: Any) -> P
     collections = unfreeze(variables)
     if "params" not in collections:
         raise ValueError(
-            f"`variables` must have a collection 'params', as module.init gives it, got "
+            f"`variables` must have a collection 'params', as from module.init, got "
             f"{sorted(collections)}."
         )
 

@@ -1,37 +1,37 @@
-"""Flax NNX modules: their `nnx.Param`s are the position, all else is frozen."""
+"""Flax NNX modules: their `nnx.Param`s are the position, everything else is fixed."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from isotherm.interop.parts import Parts, library
+from isotherm.interop.modules import Parts, library
 from isotherm.types import ArrayTree
 
 
 def from_nnx(
     module: Any, *, wrt: Any = None, call: Callable[[Any, Any], jax.Array] | None = None
 ) -> Parts:
-    """Take an NNX module apart: parameters, a pure function of them, and the way back.
+    """Split an NNX module into parameters and a pure function of them.
 
     A log likelihood must be the same function at every step, so the module is put into evaluation
-    mode (`module.eval()`, on a copy): dropout is off, and batch normalisation uses the statistics
-    it has, which no longer move. Make them by training first. The scale and bias of a
-    normalisation are parameters like any other.
+    mode (`module.eval()`, on a copy): dropout is off, and batch normalisation uses its current
+    statistics, which no longer change: train first. The scale and bias of a normalisation are
+    parameters like any other.
 
     Parameters
     ----------
     module
         Any `nnx.Module`; it is not changed.
     wrt
-        Which variables are sampled, an NNX filter; every `nnx.Param` if not given.
+        Which variables are sampled, an NNX filter; by default every `nnx.Param`.
     call
-        `(module, x) -> outputs` for a batch `x`; `module(x)` if not given.
+        `(module, x) -> outputs` for a batch `x`; by default `module(x)`.
 
     Returns
     -------
     `Parts(position, apply, put_back)`. The position is a nested dictionary of arrays;
-    `put_back` gives a new module, in evaluation mode.
+    `put_back` returns a new module, in evaluation mode.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def from_nnx(
     graph, params, rest = nnx.split(frozen, nnx.Param if wrt is None else wrt, ...)
 
     def put_back(position: ArrayTree) -> Any:
-        state = jax.tree.map(lambda leaf: leaf, params)  # a copy, to be filled
+        state = jax.tree.map(lambda leaf: leaf, params)  # a copy to fill
         nnx.replace_by_pure_dict(state, position)
         return nnx.merge(graph, state, rest)
 

@@ -1,13 +1,16 @@
 r"""NumPyro models: their global variables, made unconstrained, are the position.
 
 A model is a program that draws latent variables $z$ from their priors and observes data. With
-$z = T(\theta)$, the bijection from unconstrained numbers that NumPyro picks for each support,
+$z = T(\theta)$, the bijection from unconstrained numbers that NumPyro chooses for each support,
 
-$$ \log\pi(\theta) = \underbrace{\log p(T(\theta)) + \log\left|\det \partial T/\partial\theta\right|}_{\text{log prior}}
-   + \sum_{i=1}^N \underbrace{\log p(d_i \mid T(\theta))}_{\text{log likelihood}} . $$
+$$ \begin{aligned}
+\log\pi(\theta)
+  &= \underbrace{\log p(T(\theta)) + \log|\det \partial T/\partial\theta|}_{\text{log prior}} \\
+  &\quad + \sum_{i=1}^N \underbrace{\log p(d_i \mid T(\theta))}_{\text{log likelihood}} .
+\end{aligned} $$
 
-Latent sites make the first term, observed sites the second. What the data set shows of itself, a
-plate's size for example, the model must read off its arguments: it is run on batches of any length.
+Latent sites make the first term, observed sites the second. The model runs on batches of any
+length, so it must read sizes that depend on the data, such as that of a plate, from its arguments.
 
     def model(x, y):
         slope = numpyro.sample("slope", dist.Normal(0, 1))
@@ -17,7 +20,8 @@ plate's size for example, the model must read off its arguments: it is run on ba
 
     target = isotherm.from_numpyro(model, (x, y))
     sampler = isotherm.msgnht(target.gradient(len(y)), step_size=0.01)
-    run = isotherm.sample(key, sampler, target.init(key), isotherm.independent_batches((x, y), 100), ...)
+    batches = isotherm.independent_batches((x, y), 100)
+    run = isotherm.sample(key, sampler, target.init(key), batches, num_draws=1000)
     values = jax.vmap(jax.vmap(target.constrain))(run.draws)
 """
 
@@ -29,21 +33,21 @@ import jax
 import jax.numpy as jnp
 
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
-from isotherm.interop.parts import library
+from isotherm.interop.modules import library
 from isotherm.types import ArrayTree, Batch, Key
 
 
 @dataclass(frozen=True)
 class NumpyroTarget:
-    """The posterior of a NumPyro model, as samplers want it."""
+    """The posterior of a NumPyro model: log prior, log likelihood and gradient."""
 
     model: Callable[..., Any]
     data: Batch
     data_axes: Mapping[str, int]
-    """For each observed site, the axis of its log probabilities that counts data (from the end)."""
+    """For each observed site, the axis of its log probabilities over data (from the end)."""
 
     def init(self, key: Key) -> dict[str, jax.Array]:
-        """Draw an unconstrained position to start from, as NumPyro's own samplers do."""
+        """Draw an unconstrained start position, as NumPyro's own samplers do."""
         args, kwargs = _arguments(self.data)
         start = library("numpyro.infer.util").initialize_model(
             key, self.model, model_args=args, model_kwargs=kwargs
@@ -51,13 +55,13 @@ class NumpyroTarget:
         return start.param_info.z
 
     def log_prior(self, position: ArrayTree) -> jax.Array:
-        """Evaluate the log prior density of an unconstrained position, with the log Jacobian."""
+        """Compute the log prior density of an unconstrained position, with the log Jacobian."""
         args, kwargs = _arguments(self.data)
         prior = library("numpyro.handlers").block(self.model, hide=list(self.data_axes))
         return -library("numpyro.infer.util").potential_energy(prior, args, kwargs, position)
 
     def log_likelihood(self, position: ArrayTree, batch: Batch) -> jax.Array:
-        """Evaluate the log likelihood of each datum of a batch, shape (n,)."""
+        """Compute the log likelihood of each datum of a batch, shape (n,)."""
         util = library("numpyro.infer.util")
         args, kwargs = _arguments(batch)
         values = util.constrain_fn(self.model, args, kwargs, position)
@@ -69,7 +73,7 @@ class NumpyroTarget:
         return jnp.sum(jnp.stack(each), axis=0)
 
     def constrain(self, position: ArrayTree) -> dict[str, jax.Array]:
-        """Give the model's own variables at a position; `jax.vmap` it over draws."""
+        """Return the model's own variables at a position; `jax.vmap` it over draws."""
         args, kwargs = _arguments(self.data)
         return library("numpyro.infer.util").constrain_fn(self.model, args, kwargs, position)
 
@@ -81,18 +85,18 @@ class NumpyroTarget:
 def from_numpyro(model: Callable[..., Any], data: Batch) -> NumpyroTarget:
     """Split a NumPyro model into a log prior and a log likelihood per datum.
 
-    Global latent variables only, all of them continuous. Discrete ones must be summed out, and a
-    variable per datum cannot be seen by minibatches; both are refused.
+    All latent variables must be global and continuous. Discrete variables have to be summed out,
+    and variables per datum do not work with minibatches; both raise an error.
 
     Parameters
     ----------
     model
-        `model(*data)`, or `model(**data)` for a dictionary. Arguments that are not data go in by
-        `functools.partial`. Plates must not subsample and nothing may be scaled to the full data:
-        isotherm draws the batches and does the scaling.
+        `model(*data)`, or `model(**data)` for a dictionary. Bind arguments that are not data
+        with `functools.partial`. Plates must not subsample and nothing may be scaled to the full
+        data: isotherm draws the batches and scales.
     data
         All data: a tuple or dictionary of arrays (or pytrees) with the same first axis. The values
-        matter only for a prior that looks at them and for the start, not for the likelihood.
+        matter only for `init` and for a prior that depends on them, not for the likelihood.
 
     Returns
     -------
@@ -134,16 +138,16 @@ def from_numpyro(model: Callable[..., Any], data: Batch) -> NumpyroTarget:
 
 
 class _Site(NamedTuple):
-    """What has to be known of a site: its kind, and shapes on a certain number of rows."""
+    """The kind of a site, and its shapes on a certain number of rows."""
 
     kind: str
-    """`latent`, `discrete`, `observed`, `param`, `subsampled` or something harmless."""
+    """`latent`, `discrete`, `observed`, `param`, `subsampled`, or another type of NumPyro's."""
     value: tuple[int, ...]
     log_prob: tuple[int, ...]
 
 
 def _arguments(batch: Batch) -> tuple[tuple, dict]:
-    """Turn a batch into positional and keyword arguments."""
+    """Convert a batch to positional and keyword arguments."""
     if isinstance(batch, dict):
         return (), batch
     return (tuple(batch), {}) if isinstance(batch, tuple | list) else ((batch,), {})
@@ -169,7 +173,7 @@ def _sites(model: Callable[..., Any], data: Batch, num_rows: int) -> dict[str, _
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"The model does not run on {num_rows} rows of `data`: {error} Read the size of plates "
-            "off the arguments, as in numpyro.plate('data', len(y))."
+            "from the arguments, as in numpyro.plate('data', len(y))."
         ) from error
     return {
         name: _Site(kind, values[name].shape, jnp.shape(log_probs.get(name, 0.0)))
@@ -188,14 +192,14 @@ def _kind(site: Mapping[str, Any]) -> str:
 
 
 def _check(name: str, two: _Site, three: _Site) -> None:
-    """Refuse a site that a minibatch sampler cannot treat."""
+    """Raise an error if a minibatch sampler cannot treat a site."""
     if two.kind == "param":
         raise ValueError(
-            f"Site {name!r} is a numpyro.param, which has no prior. Make it a numpyro.sample."
+            f"Site {name!r} is a numpyro.param, which has no prior. Use numpyro.sample instead."
         )
     if two.kind == "subsampled":
         raise ValueError(
-            f"Plate {name!r} subsamples. Leave `subsample_size` out: isotherm draws the batches."
+            f"Plate {name!r} subsamples. Remove `subsample_size`: isotherm draws the batches."
         )
     if two.kind == "discrete":
         raise ValueError(f"Latent site {name!r} is discrete; a sampler moves real numbers only.")
@@ -207,7 +211,7 @@ def _check(name: str, two: _Site, three: _Site) -> None:
 
 
 def _data_axis(name: str, two: _Site, three: _Site) -> int:
-    """Find the axis that has length 2 on two rows and 3 on three; it counts from the end."""
+    """Return the axis, from the end, that has length 2 on two rows and 3 on three."""
     small, large = two.log_prob, three.log_prob
     pairs = list(zip(small, large, strict=False))
     if len(small) != len(large) or pairs.count((2, 3)) != 1:

@@ -3,17 +3,18 @@ r"""Any sampler as an optax optimiser: an existing training loop becomes a poste
     optimizer = optax.adam(1e-3)                                                     # before
     optimizer = isotherm.as_optax(isotherm.msgnht(None, 1e-3), key, loss_scale=N)    # after
 
-optax hands the optimiser one gradient per update, taken at the parameters it returned last. A
-palindrome such as ABOBA wants its gradient in the middle of the step, so the parameters the loop holds
-are the *half-step positions*; each update finishes one step and begins the next. The chain itself is
-in the optimiser's state: `state.position` is the draw. Before the first half step there is no
-gradient to use, so the first update of such a sampler only moves there; from then on update
-$k + 1$ is step $k$ of the sampler, number for number.
+optax passes the optimiser one gradient per update, taken at the parameters it returned last. A
+palindrome such as ABOBA needs its gradient in the middle of the step, so the parameters in the loop
+are the *half-step positions*; each update finishes one step and begins the next. The chain itself
+is in the optimiser's state: `state.position` is the draw. Before the first half step no gradient is
+needed, so the first update of such a sampler only moves there; from then on update $k + 1$ is step
+$k$ of the sampler, number for number.
 
-Memory, in copies of the parameters: the state of mSGNHT is three (position, momentum, thermostat) and
-the parameters of the loop are a fourth, one more than with Adam or with `isotherm.sample`. The two
-positions cannot be one: the loop needs the half step, where the gradient is wanted, and the draw is
-the whole step. Donate parameters and state to the compiled update, so that they are not held twice.
+Memory, in copies of the parameters: the state of mSGNHT is three (position, momentum, thermostat)
+and the parameters of the loop are a fourth, one more than with Adam or with `isotherm.sample`. The
+two positions cannot be shared: the loop needs the half step, where the gradient is taken, and the
+draw is the whole step. Donate parameters and state to the compiled update, so that they are not
+stored twice.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from isotherm.types import ArrayTree, Key, Sampler
 
 
 class AsOptaxState(NamedTuple):
-    """The sampler's own state between steps, and how many updates there were."""
+    """The state of the sampler between steps, and the number of updates."""
 
     chain: Any
     num_updates: jax.Array
@@ -43,7 +44,7 @@ class AsOptaxState(NamedTuple):
 def as_optax(
     sampler: Sampler, key: Key, *, loss_scale: float = 1.0
 ) -> optax.GradientTransformation:
-    r"""Turn a sampler into an `optax.GradientTransformation`.
+    r"""Convert a sampler to an `optax.GradientTransformation`.
 
     Parameters
     ----------
@@ -52,8 +53,8 @@ def as_optax(
     key
         For momentum and noise.
     loss_scale
-        The loss the loop differentiates, times this, is $-\log\pi$ up to a constant. For a mean
-        over $N$ data (with the log prior divided by $N$ added to it) give $N$.
+        The loss of the loop times this is $-\log\pi$ up to a constant. For a mean over $N$ data,
+        minus the log prior divided by $N$, it is $N$.
 
     Examples
     --------
@@ -70,7 +71,7 @@ def as_optax(
     if sampler.halves is None:
         raise ValueError(
             f"{sampler.traits.name} with integrator {sampler.traits.integrator!r} does not have "
-            "exactly one gradient per step, but optax gives one per update."
+            "exactly one gradient per step, but optax passes one per update."
         )
     halves = sampler.halves
 

@@ -1,4 +1,4 @@
-"""Files, and folders of files, that are there as a whole or not at all."""
+"""Atomic writes: a file or folder appears under its name only when it is complete."""
 
 import ctypes
 import hashlib
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 DRAFT = ".draft-"
-"""How the folder of a file in the making begins; a killed process leaves it behind, and nobody reads it."""
+"""Prefix of the folder of an unfinished file; a killed process may leave one behind."""
 
 
 @contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """Give a draft to write, which takes the place of `path` once it is complete, also after a power cut.
+    """Yield a draft path; what is written to it replaces `path` when the context ends.
 
-    The draft is a file or a folder, as its writer likes. A folder takes the place of another in one instant on Linux and
-    macOS; on a disk that cannot exchange names, a process killed between two renames leaves both in the folder of the draft.
+    The draft may be a file or a folder. It is flushed to disk first, so that `path` is complete
+    even after a power cut. If the context raises, `path` does not change. A folder replaces another
+    in one instant on Linux and macOS; on a file system that cannot exchange names, a process killed
+    between two renames leaves both folders in the folder of the draft.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=DRAFT) as folder:
         draft = Path(folder) / path.name
@@ -33,23 +35,23 @@ def atomically(path: Path) -> Iterator[Path]:
         else:
             os.replace(draft, path)
         if os.name == "posix":
-            force_to_disk(path.parent)  # the name, too, has to reach the disk
+            force_to_disk(path.parent)  # flush the new name as well
 
 
 @contextmanager
-def saving(where: str, comfort: str) -> Iterator[None]:
-    """Say in one sentence why something cannot be saved, and what is left."""
+def explain_failure(where: str, remains: str) -> Iterator[None]:
+    """Turn an `OSError` into one that says what could not be saved, why, and what remains."""
     try:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        told = type(error)(f"Cannot save {where}: {reason}; {comfort}")
-        told.errno = error.errno
-        raise told from error
+        explained = type(error)(f"Cannot save {where}: {reason}; {remains}")
+        explained.errno = error.errno
+        raise explained from error
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a small document as a whole."""
+    """Write a JSON document atomically."""
     with atomically(path) as draft:
         draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -61,7 +63,7 @@ def checksum(path: Path) -> str:
 
 
 def force_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -70,14 +72,14 @@ def force_to_disk(path: Path) -> None:
 
 
 def _exchange(draft: Path, path: Path) -> None:
-    """Let two names change places, so that at no time there is nothing at `path`."""
+    """Exchange two names, so that `path` exists at all times."""
     libc, names = ctypes.CDLL(None, use_errno=True), [os.fsencode(draft), os.fsencode(path)]
     here, swap = -100, 2  # AT_FDCWD; RENAME_EXCHANGE, which macOS calls RENAME_SWAP
     if hasattr(libc, "renameat2"):
         failed = libc.renameat2(here, names[0], here, names[1], swap)
     else:
         failed = libc.renamex_np(*names, swap) if hasattr(libc, "renamex_np") else True
-    if failed:  # no such thing on this disk, or a trouble that the next lines have, too
+    if failed:  # not supported here, or an error that the next lines raise again
         before = draft.with_name(f"{draft.name}.before")
         os.rename(path, before)
         try:

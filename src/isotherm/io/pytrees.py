@@ -1,8 +1,9 @@
-"""Trees of arrays on the disk: in one file, or in a folder of which every process writes its own part.
+"""Pytrees of arrays on disk: in one file, or in a folder to which every process writes its part.
 
-The file is npz. The folder is orbax's (`pip install 'isotherm[sharded]'`): arrays that lie on the devices of several processes are never
-gathered, neither to be written nor to be read, and may come back on another number of devices. Each comes with its *identity*, in terms
-of JSON: name, sizes and checksums. What does not fit it is refused before it is read.
+The file is npz. The folder is orbax's (`pip install 'isotherm[sharded]'`): arrays that are
+distributed over the devices of several processes are never gathered, neither to write nor to read
+them, and can be restored on another number of devices. Each is described by an *identity* in JSON
+terms: name, sizes and checksums. Whatever does not match its identity is refused before it is read.
 """
 
 import shutil
@@ -13,15 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from isotherm.imports import require
 from isotherm.io.files import atomically, checksum, force_to_disk
-from isotherm.io.formats import library
 from isotherm.tree import leaf_names
 
 Identity = Mapping[str, Any]
 
 
 def write_tree(path: Path, tree: Any) -> dict[str, Any]:
-    """Write the leaves of a tree, as bytes if NumPy's format does not know their type; give the file's identity."""
+    """Write the leaves of a tree and return the identity of the file.
+
+    Leaves of a type that NumPy's format does not know are written as bytes.
+    """
     arrays = {}
     for name, leaf in _numbered(tree).items():
         array = np.asarray(leaf)
@@ -31,8 +35,11 @@ def write_tree(path: Path, tree: Any) -> dict[str, Any]:
     return {"name": path.name, **_signature(path)}
 
 
-def read_tree(folder: Path, identity: Identity, like: Any, *, rows: bool = False) -> Any:
-    """Read a tree like this one; `rows` lets the second axis, that of draws, have any length."""
+def read_tree(folder: Path, identity: Identity, like: Any, *, any_rows: bool = False) -> Any:
+    """Read a tree with the structure, shapes and types of `like`.
+
+    With `any_rows` the second axis, that of draws, may have any length.
+    """
     path = folder / str(identity["name"])
     if "files" in identity:
         return _read_parts(path, identity["files"], like)
@@ -42,13 +49,14 @@ def read_tree(folder: Path, identity: Identity, like: Any, *, rows: bool = False
         if len(arrays.files) != len(leaves):
             raise ValueError(f"{path.name} has {len(arrays.files)} arrays, not {len(leaves)}.")
         read = [arrays[name] for name in _numbered(like)]
-    return jax.tree.unflatten(structure, list(_fitted(read, leaves, leaf_names(like), rows)))
+    return jax.tree.unflatten(structure, list(_fitted(read, leaves, leaf_names(like), any_rows)))
 
 
 def write_parts(path: Path, tree: Any, *, first: bool) -> dict[str, Any]:
-    """Write the leaves of a tree to a folder, every process its own part; the first one gives the folder's identity.
+    """Write the leaves of a tree to a folder, every process its own part.
 
-    All processes call it, and it returns when all parts are there.
+    All processes call it, and it returns when all parts are written. In the process that is `first`
+    it returns the identity of the folder, in the others an empty dictionary.
     """
     path = path.absolute()
     with _orbax().StandardCheckpointer() as writer:
@@ -65,7 +73,7 @@ def write_parts(path: Path, tree: Any, *, first: bool) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -76,20 +84,19 @@ def _read_parts(path: Path, files: Mapping[str, Identity], like: Any) -> Any:
     for name, identity in files.items():
         _check(path / name, identity, f"{path.name}/{name}")
 
-    def wanted(leaf: Any) -> Any:
+    def template(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         return leaf
 
     with _orbax().StandardCheckpointer() as reader:
-        found = reader.restore(
-            path.absolute(), {k: wanted(v) for k, v in _numbered(like).items()}, strict=True
-        )
-    return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in _numbered(like)])
+        templates = {name: template(leaf) for name, leaf in _numbered(like).items()}
+        arrays = reader.restore(path.absolute(), templates, strict=True)
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in templates])
 
 
 def _orbax() -> Any:
-    return library("orbax.checkpoint", "sharded")
+    return require("orbax.checkpoint", "sharded", "A checkpoint in parts")
 
 
 def _numbered(tree: Any) -> dict[str, Any]:
@@ -101,19 +108,21 @@ def _signature(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, identity: Identity, name: str = "") -> None:
-    """Refuse a file that is not the one that was written."""
+    """Raise an error if a file is not the one that was written."""
     if path.stat().st_size != identity["bytes"] or checksum(path) != identity["sha256"]:
-        name = name or path.name
-        raise ValueError(f"{name} was cut or changed: its sha256 is not the one written down.")
+        raise ValueError(f"{name or path.name} was cut or changed: its sha256 does not match.")
 
 
 def _fitted(
-    read: Sequence[np.ndarray], leaves: Sequence[Any], names: Sequence[str], rows: bool
+    read: Sequence[np.ndarray], leaves: Sequence[Any], names: Sequence[str], any_rows: bool
 ) -> Iterator[np.ndarray]:
+    """Yield arrays with the types of leaves; raise an error if a type or shape differs."""
     for array, leaf, name in zip(read, leaves, names, strict=True):
         dtype = np.dtype(leaf.dtype)
         array = array.view(dtype) if dtype.kind == "V" else array
-        cut = (lambda shape: (shape[:1], shape[2:])) if rows else (lambda shape: shape)
+        cut = (lambda shape: (shape[:1], shape[2:])) if any_rows else (lambda shape: shape)
         if array.dtype != dtype or cut(array.shape) != cut(tuple(leaf.shape)):
-            raise ValueError(f"`{name}` is {array.dtype}{list(array.shape)}, which does not fit.")
+            raise ValueError(
+                f"`{name}` is {array.dtype}{list(array.shape)}, expected {dtype}{list(leaf.shape)}."
+            )
         yield array

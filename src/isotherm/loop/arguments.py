@@ -1,7 +1,8 @@
-"""What `sample` may be asked for: every argument checked, and a sentence for what will not do."""
+"""Checks of the arguments of `sample`; every error says what is wrong and what to do."""
 
-import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import signature
 from operator import index
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 
 from isotherm import random
 from isotherm.exceptions import PolicyWarning
-from isotherm.loop.chains import POLICIES, Plan
 from isotherm.loop.collect import Collector, Draws, Running
+from isotherm.loop.divergence import POLICIES
+from isotherm.loop.state import Plan
+from isotherm.loop.user_warnings import Message
 from isotherm.tree import as_position, leaf_names
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 
 def count(name: str, value: Any, least: int) -> int:
-    """Take a whole number, of Python or of NumPy."""
+    """Convert a whole number, of Python or NumPy, to `int`."""
     whole = None
     if isinstance(value, float):
         whole = int(value) if value.is_integer() else None
@@ -30,7 +33,7 @@ def count(name: str, value: Any, least: int) -> int:
 
 
 def count_chains(num_chains: Any) -> int:
-    """Take a number of chains that an axis can have."""
+    """Check the number of chains."""
     number = count("num_chains", num_chains, 1)
     if number >= 2**31:
         raise ValueError(f"`num_chains` must be below 2**31, got {number}.")
@@ -45,17 +48,18 @@ def make_plan(
     on_divergence: str,
     max_rollbacks: int,
 ) -> Plan:
-    """Check what is to be done."""
+    """Check the settings of a run."""
     num_draws, thin = count("num_draws", num_draws, 1), count("thin", thin, 1)
     burn_in = count("burn_in", burn_in, 0)
     max_rollbacks = count("max_rollbacks", max_rollbacks, 0)
     if burn_in + num_draws * thin >= 2**31:
         raise ValueError(
-            "A chain may take at most 2**31 - 1 steps; go on from `run.state` with a new key."
+            "A chain may take at most 2**31 - 1 steps (`burn_in + num_draws * thin`); for more, "
+            "continue from `run.state` with a new key."
         )
     if not isinstance(on_divergence, str) or on_divergence not in POLICIES:
         raise ValueError(
-            f"`on_divergence` must be {', '.join(map(repr, POLICIES[:-1]))} or {POLICIES[-1]!r}, "
+            f"`on_divergence` must be one of {', '.join(map(repr, POLICIES))}, "
             f"got {on_divergence!r}."
         )
     collectors = {"draws": Draws()} if collect is None else collect
@@ -63,46 +67,63 @@ def make_plan(
         isinstance(name, str) and isinstance(c, Draws | Running) for name, c in collectors.items()
     ):
         raise ValueError(
-            "`collect` must map names to isotherm.collect.draws, moments or average objects."
+            "`collect` must map names to collectors, as {'mean': isotherm.collect.moments()}, got "
+            f"{collect!r}."
         )
     running = {n: c for n, c in collectors.items() if isinstance(c, Running)}
     stacked = {n: c for n, c in collectors.items() if isinstance(c, Draws)}
     return Plan(num_draws, thin, burn_in, running, stacked, on_divergence, max_rollbacks)
 
 
-def make_sampler_again(
+def sampler_factory(
     sampler: Sampler | Callable[[float], Sampler], on_divergence: str
 ) -> Callable[[float], Sampler]:
-    """Give a function that makes the sampler with its step size times a factor."""
+    """Return a function that builds the sampler with its step size times a factor.
+
+    It returns the same sampler each time it is called with the same factor.
+    """
     if callable(sampler):
-        return lambda factor: _check_sampler(sampler(factor))
+        return cache(lambda factor: _check_sampler(_call_factory(sampler, factor)))
     _check_sampler(sampler)
     advice = (
-        "give a function of a factor that makes the sampler, such as "
+        "pass a function of a factor that builds the sampler, such as "
         "`lambda factor: isotherm.msgnht(grad_fn, factor * 0.1)`."
     )
     if on_divergence == "rollback":
-        raise ValueError(f"`on_divergence='rollback'` needs to make smaller steps: {advice}")
+        raise ValueError(f"`on_divergence='rollback'` needs to change the step size: {advice}")
 
     def make(factor: float) -> Sampler:
         if factor != 1:
-            raise ValueError(f"This run has made its step size smaller: {advice}")
+            raise ValueError(f"The step size of this run was reduced by a rollback: {advice}")
         return sampler
 
     return make
 
 
+def _call_factory(factory: Callable[[float], Sampler], factor: float) -> Sampler:
+    try:
+        signature(factory).bind(factor)
+    except TypeError as error:
+        raise ValueError(
+            "`sampler` must be a Sampler, or a function of one factor that returns one, got "
+            f"{factory!r}: {error}."
+        ) from error
+    except ValueError:  # some built-in functions have no signature
+        pass
+    return factory(factor)
+
+
 def _check_sampler(sampler: Any) -> Sampler:
     if not all(hasattr(sampler, name) for name in Sampler._fields):
         raise ValueError(
-            "`sampler` must come from isotherm.msgnht or one of its relatives, or be a Sampler, "
-            f"got {type(sampler).__name__}."
+            "`sampler` must be a Sampler, as isotherm.msgnht(grad_fn, 0.1) builds it, got "
+            f"{type(sampler).__name__}."
         )
     return sampler
 
 
 def check_state(state: Any, num_chains: int) -> None:
-    """Refuse what is no state of so many chains."""
+    """Raise an error if this is not the state of that many chains."""
     if not hasattr(state, "step_index"):
         raise ValueError(f"`state` must be the `state` of another run, got {type(state).__name__}.")
     if np.shape(state.step_index) != (num_chains,):
@@ -112,49 +133,48 @@ def check_state(state: Any, num_chains: int) -> None:
 
 
 def check_key(key: Any) -> None:
-    """Refuse what is not one typed key."""
+    """Raise an error if this is not one typed key."""
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise ValueError(f"`key` must be a typed key, as jax.random.key(0) makes it, got {key!r}.")
+        raise ValueError(f"`key` must be a typed key such as jax.random.key(0), got {key!r}.")
     if key.shape != ():
-        raise ValueError(f"`key` must be one key, got {key.size} of them, shape {key.shape}.")
+        raise ValueError(f"`key` must be a single key, got an array of shape {key.shape}.")
 
 
-def check_batches(sampler: Sampler, batches: BatchPolicy) -> None:
-    """Refuse what is no batch policy, and warn of one that the sampler cannot take."""
+def check_batches(sampler: Sampler, batches: BatchPolicy) -> Message | None:
+    """Raise an error if this is not a batch policy; return a warning if it does not suit."""
     if not hasattr(batches, "batch"):
         raise ValueError(
             "`batches` must be a batch policy such as isotherm.independent_batches((x, y), 100) or "
             f"isotherm.no_batches(), got {type(batches).__name__}."
         )
-    if sampler.traits.adaptive and batches.policy in ("shuffled", "symmetric"):
-        warnings.warn(
-            f"{sampler.traits.name} with {batches.policy} batches: its thermostat takes gradient "
-            "noise for independent from step to step, but within an epoch it cancels. The posterior "
-            "variance can come out half as large as it is. Use isotherm.independent_batches, or "
-            "keep the sweeps and use a fixed friction (isotherm.sghmc).",
-            PolicyWarning,
-            stacklevel=3,
-        )
+    if not sampler.traits.adaptive or batches.policy not in ("shuffled", "symmetric"):
+        return None
+    text = (
+        f"{sampler.traits.name} with {batches.policy} batches: its thermostat assumes gradient "
+        "noise that is independent from step to step, but within an epoch the noise cancels. The "
+        "posterior variance can come out at half its size. Use isotherm.independent_batches, or "
+        "keep the epochs and use a fixed friction (isotherm.sghmc)."
+    )
+    return Message(text, PolicyWarning)
 
 
 def start(sampler: Sampler, position: ArrayTree, keys: Key, per_chain: bool) -> Any:
-    """Give the states of chains that start at a position, or at one each."""
+    """Return the states of chains that start at one position, or at one position each."""
     try:
         position = as_position(position)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"`position` must be a pytree of arrays of numbers: {error}") from error
     for name, leaf in zip(leaf_names(position), jax.tree.leaves(position), strict=True):
         if leaf.size == 0:
-            raise ValueError(
-                f"`position` leaf {name!r} is empty, shape {leaf.shape}: leave it out."
-            )
+            raise ValueError(f"`position` leaf {name!r} is empty, shape {leaf.shape}: remove it.")
         if not np.isfinite(leaf).all():
-            raise ValueError(f"`position` leaf {name!r} is not finite: no chain can start there.")
+            raise ValueError(f"`position` leaf {name!r} is not finite: a chain cannot start there.")
     num_chains = keys.shape[0]
     if per_chain and any(leaf.shape[:1] != (num_chains,) for leaf in jax.tree.leaves(position)):
         raise ValueError(
-            f"`position_per_chain` needs a leading axis of {num_chains} on every leaf of `position`."
+            "`position_per_chain=True` needs a leading axis of length "
+            f"{num_chains} (`num_chains`) on every leaf of `position`."
         )
-    # Three keys per chain: 0 makes the noise, 1 the batches, 2 the start.
+    # Three keys per chain: 0 is for the noise, 1 for the batches, 2 for the start.
     start = jax.vmap(lambda x, k: sampler.init(x, random.fold(k, 2)), (0 if per_chain else None, 0))
     return start(position, keys)

@@ -1,310 +1,249 @@
-r"""Chains on their way: one chunk further, and what to do if a chain is lost.
+"""Advance all chains of a run by one chunk, and assemble the result.
 
-NaN is absorbing in every recursion here, so one look per chunk finds it. Then, by the policy,
-
-- `raise` ends the run with the draws made before,
-- `continue` goes on and remembers which chains are lost,
-- `rollback` takes *all* chains back to the end of the last good chunk and goes on with half the step size: chains of
-  one run have one step size, and so one law. The random numbers of a step are a function of the key and $t$ only: they
-  are the same again, so that no noise is ever rejected. A chunk is good if nothing in it overflows and no momentum at its
-  end is a hundred times too hot: a chain that is about to be lost is no place to come back to. Chunks are then
-  cut at fixed steps, not by the clock, and a checkpoint holds the end of a good one.
+A run is a `Job`, which stays the same, and a `RunState`, which functions advance. The arrays of
+`RunState.state` are donated to the chunk that advances them; to use a state again, take a
+`snapshot` of it first.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isotherm.exceptions import DivergedError, HealthWarning, RollbackWarning
-from isotherm.loop import chunks
-from isotherm.loop.checkpoint import Progressed
-from isotherm.loop.collect import Draws, Running
+from isotherm.loop import chunks, pages
+from isotherm.loop.chunks import FixedPace, Pace, Program, TimedPace
 from isotherm.loop.devices import Devices
-from isotherm.loop.health import Watch
-from isotherm.loop.pages import Pages
-from isotherm.loop.run import Rollback, Run
+from isotherm.loop.run import Run
+from isotherm.loop.state import Plan, RunState
 from isotherm.tree import leaf_names, leaf_sizes
-from isotherm.types import BatchPolicy, Key, Sampler
+from isotherm.types import BatchPolicy, Key, Sampler, Traits
 
 BURN_IN_BLOCK = 100
-"""Steps of the burn-in that are run as one; always the same, so that rounding does not depend on the pace."""
-TOO_HOT = 100.0
-"""Times the temperature; one momentum of a healthy chain is there with a probability of 1e-23."""
-POLICIES = ("raise", "continue", "rollback")
+"""Burn-in steps per compiled loop; fixed, so that rounding does not depend on the chunks."""
 
 
-class Plan(NamedTuple):
-    """How much to do, what to keep, and what to do if a chain is lost."""
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What stays the same during a run."""
 
-    num_draws: int
-    thin: int
-    burn_in: int
-    running: Mapping[str, Running]
-    stacked: Mapping[str, Draws]
-    on_divergence: str
-    max_rollbacks: int
-
-
-class Place(NamedTuple):
-    """Where chains can go back to."""
-
-    done: int
-    kept: int
-    state: Any
-    memory: Any
-    num_pages: int
-
-
-class Advanced(NamedTuple):
-    """What a chunk tells the progress bar."""
-
-    num_steps: int
-    """Less than none, if chains went back."""
-    temperature: float | None
-    step_size: float | None
-
-
-class Chains:
-    """All chains of one run: where they are, how far that is, and what was kept."""
-
-    def __init__(
-        self,
-        keys: Key,
-        make: Callable[[float], Sampler],
-        state: Any,
-        batches: BatchPolicy,
-        plan: Plan,
-        devices: Devices,
-    ) -> None:
-        self.make, self.plan, self.devices = make, plan, devices
-        self.call: Mapping[str, Any] = {}
-        self.keys, self.batches = devices.put_keys(keys), devices.put_batches(batches)
-        memory = jax.vmap(lambda s: {n: c.start(s) for n, c in plan.running.items()})(state)
-        # A copy: chunks reuse its memory.
-        self.state = devices.put_chains(jax.tree.map(jnp.copy, state))
-        self.memory = devices.put_chains(memory)
-        self.done = self.kept = 0
-        self.pages, self.rollbacks = Pages(), ()
-        self.num_chains = keys.shape[0]
-        self.diverged = np.zeros(self.num_chains, bool)
-        self.one = jax.tree.map(lambda leaf: leaf[0], state)
-        self.sizes = tuple(int(n) for n in leaf_sizes(getattr(self.one, "momentum", ())))
-        self.names = tuple(leaf_names(self.one.position))
-        self.started = time.perf_counter()
-        self._set_off()
-        self._remember()
-        self.watch = Watch(self.program.sampler.traits, self.names, self.sizes)
-
-    def _set_off(self) -> None:
-        """Choose program and pace for where the chains are."""
-        plan = self.plan
-        sampler = self.make(0.5 ** len(self.rollbacks))
-        running, stacked = tuple(plan.running.items()), tuple(plan.stacked.items())
-        self.program = chunks.Program(sampler, running, stacked, plan.thin)
-        self.capacity = self.program.capacity(self.one, self.num_chains, plan.num_draws)
-        self.burn_in_pace, self.pace = chunks.Pace(), chunks.Pace()
-        if plan.on_divergence == "rollback":
-            steps = chunks.CHUNK_STEPS
-            blocks = -(-self.done // BURN_IN_BLOCK)
-            self.burn_in_pace = chunks.SteadyPace(steps // BURN_IN_BLOCK, blocks)
-            self.pace = chunks.SteadyPace(min(steps // plan.thin, self.capacity), self.kept)
+    plan: Plan
+    make_sampler: Callable[[float], Sampler]
+    """Builds the sampler with its step size times a factor; returns the same one each time."""
+    keys: Key
+    """One per chain."""
+    batches: BatchPolicy
+    devices: Devices
+    one: Any
+    """The state of one chain, for its shapes."""
+    capacity: int
+    """Draws that a page has room for."""
+    burn_in_pace: Pace
+    draw_pace: Pace
+    started: float
+    """Clock at the start, in seconds."""
+    call: Mapping[str, Any]
+    """The arguments of `sample`, for `Run.call`."""
 
     @property
-    def steps_done(self) -> int:
-        """Steps that each chain has taken."""
-        return self.done + self.kept * self.plan.thin
+    def num_chains(self) -> int:
+        """Number of chains."""
+        return self.keys.shape[0]
 
     @property
-    def arrived(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.done == self.plan.burn_in and self.kept == self.plan.num_draws
+    def traits(self) -> Traits:
+        """Traits of the sampler."""
+        return self.make_sampler(1.0).traits
+
+    @property
+    def momentum_sizes(self) -> tuple[int, ...]:
+        """Coordinates of each leaf of the momentum; empty for a sampler without one."""
+        return tuple(int(n) for n in leaf_sizes(getattr(self.one, "momentum", ())))
+
+    @property
+    def position_names(self) -> tuple[str, ...]:
+        """Names of the leaves of the position."""
+        return tuple(leaf_names(self.one.position))
+
+    def program(self, run: RunState) -> Program:
+        """Return the program for the current step size: halved once per rollback."""
+        return _program(self.make_sampler(0.5 ** len(run.rollbacks)), self.plan)
 
     def empty_page(self) -> Any:
-        """Give the shapes of a page without draws."""
-        return self.program.empty_page(self.one, self.num_chains)
+        """Return the shapes of a page without draws."""
+        return _program(self.make_sampler(1.0), self.plan).empty_page(self.one, self.num_chains)
 
-    def resume(self, found: Progressed) -> None:
-        """Go on from a checkpoint."""
-        self.done, self.kept, self.diverged = found.done, found.kept, found.diverged
-        state_and_memory = jax.tree.map(jnp.asarray, (found.state, found.memory))
-        self.state, self.memory = self.devices.put_chains(state_and_memory)
-        self.pages = Pages(found.pages)
-        self.rollbacks = tuple(Rollback(*told) for told in found.rollbacks)
-        self._set_off()
-        self._remember()
 
-    def progressed(self, num_saved: int, *, in_parts: bool = False) -> Progressed:
-        """Give all that a checkpoint needs; pages not saved yet become one, and states are gathered unless they may be in parts."""
-        done, kept, state, memory, num_pages = self.good or self._here()
-        pages = self.pages.bound(num_saved, num_pages)
-        if self.good:
-            self.good = self.good._replace(num_pages=len(pages))
-        if not in_parts:
-            state, memory = self.devices.whole((state, memory))
-        return Progressed(done, kept, self.diverged, state, memory, pages, self.rollbacks)
+def _program(sampler: Sampler, plan: Plan) -> Program:
+    return Program(sampler, tuple(plan.running.items()), tuple(plan.stacked.items()), plan.thin)
 
-    def _here(self) -> Place:
-        return Place(self.done, self.kept, self.state, self.memory, len(self.pages.pages))
 
-    def _remember(self) -> None:
-        """Make this the place to come back to, if one is wanted."""
-        self.good = None
-        if self.plan.on_divergence == "rollback":
-            self.good = self._here()._replace(state=jax.tree.map(jnp.copy, self.state))
+def prepare(
+    keys: Key,
+    make_sampler: Callable[[float], Sampler],
+    state: Any,
+    batches: BatchPolicy,
+    plan: Plan,
+    devices: Devices,
+    call: Mapping[str, Any],
+) -> tuple[Job, RunState]:
+    """Put keys, data and states on the devices; return the job and its first state."""
+    one = jax.tree.map(lambda leaf: leaf[0], state)
+    num_chains = keys.shape[0]
+    program = _program(make_sampler(1.0), plan)
+    capacity = program.capacity(one, num_chains, plan.num_draws)
+    burn_in_pace: Pace = TimedPace()
+    draw_pace: Pace = TimedPace()
+    if plan.on_divergence == "rollback":
+        burn_in_pace = FixedPace(chunks.CHUNK_STEPS // BURN_IN_BLOCK)
+        draw_pace = FixedPace(min(chunks.CHUNK_STEPS // plan.thin, capacity))
+    job = Job(
+        plan,
+        make_sampler,
+        devices.put_keys(keys),
+        devices.put_batches(batches),
+        devices,
+        one,
+        capacity,
+        burn_in_pace,
+        draw_pace,
+        started=time.perf_counter(),
+        call=call,
+    )
+    accumulators = jax.vmap(lambda s: {n: c.start(s) for n, c in plan.running.items()})(state)
+    run = RunState(
+        burn_in_done=0,
+        num_kept=0,
+        diverged=np.zeros(num_chains, bool),
+        state=devices.put_chains(jax.tree.map(jnp.copy, state)),  # a copy: chunks donate it
+        accumulators=devices.put_chains(accumulators),
+    )
+    return job, run
 
-    def chunk(self) -> Advanced:
-        """Go one chunk further, or back."""
-        before = self.steps_done
-        step_size = self._burn_in() if self.done < self.plan.burn_in else self._draw()
-        advanced = self.steps_done - before
-        if advanced > 0 and self.good and (self.arrived or self._is_good(self.good)):
-            self._remember()
-        return Advanced(advanced, self._temperature(), step_size)
 
-    def _is_good(self, good: Place) -> bool:
-        """Tell whether the last chunk shows no sign of a divergence to come."""
-        if len(self.pages.pages) > good.num_pages and not self.pages.last_is_finite():
-            return False
-        target = float(self.program.sampler.traits.temperature)
-        return bool(np.all(self._temperatures() <= TOO_HOT * target)) or target == 0
+def snapshot(run: RunState) -> RunState:
+    """Copy the arrays that the next chunk donates."""
+    return run._replace(state=jax.tree.map(jnp.copy, run.state))
 
-    def _burn_in(self) -> None:
-        """Take steps before the first draw."""
-        block, n = BURN_IN_BLOCK, 1
-        if self.done:
-            (n,) = self.devices.agree(
-                self.burn_in_pace.next((self.plan.burn_in - self.done) // block)
-            )
-        else:  # what is left over of whole blocks goes first
-            block = self.plan.burn_in % block or block
-        advance = self.devices.compiled(chunks.advance, "program")
-        self.state, finite = advance(
-            self.state, self.keys, self.batches, n, block, program=self.program
-        )
-        if self._all_there(finite, n * block):
-            self.burn_in_pace.took(n)
-            self.done += n * block
 
-    def _draw(self) -> float | None:
-        """Make draws; give the last step size."""
-        plan = self.plan
-        (n,) = self.devices.agree(min(self.pace.next(plan.num_draws - self.kept), self.capacity))
-        before = self.memory  # still good if this chunk is not
-        collect = self.devices.compiled(chunks.collect, "program", "capacity")
-        self.state, self.memory, page, finite = collect(
-            self.state,
-            self.memory,
-            self.keys,
-            self.batches,
-            n,
-            program=self.program,
-            capacity=self.capacity,
-        )
-        self.pages.add(page, n)
-        if not self._all_there(finite, n * plan.thin, before):
-            return None
-        self.pace.took(n)
-        self.kept += n
-        h = float(self.pages.last("step_size")[0, -1])
-        self._look_after(h)
-        return h
+class Chunk(NamedTuple):
+    """A run before and after one chunk."""
 
-    def _look_after(self, step_size: float) -> None:
-        """Warn of a chain that is not well, once; who lets lost chains go on looks after them."""
-        if not self.sizes or self.plan.on_divergence == "continue":
-            return
-        if self.watch.is_due(self.kept, self.arrived):
-            temperatures = self.pages.statistic("kinetic_temperature")
-            state = self.devices.whole(self.state)
-            if told := self.watch.look(temperatures, step_size, self.plan.thin, state):
-                warnings.warn(told, HealthWarning, stacklevel=5)
+    before: RunState
+    """Without its `state`, whose arrays were donated."""
+    after: RunState
+    """Not yet checked: divergence is not marked."""
+    diverged: np.ndarray
+    """Leaves of the state that are not finite, (chain, leaf)."""
 
-    def _temperatures(self) -> np.ndarray:
-        """Give the kinetic temperature of every chain and leaf; without momenta there is none."""
-        if self.sizes and self.kept:  # the last draw is where the chains are
-            return self.pages.last("kinetic_temperature")[:, -1]
-        leaves = jax.tree.leaves(self.devices.whole(getattr(self.state, "momentum", ())))
-        with np.errstate(over="ignore", invalid="ignore"):
-            means = [(np.asarray(p, np.float64).reshape(len(p), -1) ** 2).mean(1) for p in leaves]
-        return np.stack(means, 1) if means else np.zeros((self.num_chains, 0))
+    @property
+    def has_draws(self) -> bool:
+        """Whether the chunk made draws; otherwise it was part of the burn-in."""
+        return self.after.num_kept > self.before.num_kept
 
-    def _temperature(self) -> float | None:
-        """Give the kinetic temperature of all momenta together."""
-        found = self._temperatures()
-        return float((found @ self.sizes).mean() / sum(self.sizes)) if found.size else None
 
-    def _all_there(self, finite: jax.Array, num_steps: int, memory: Any = None) -> bool:
-        """Look for chains that the last steps have lost; tell whether all go on.
+def advance(job: Job, run: RunState) -> Chunk:
+    """Run one compiled chunk: part of the burn-in, or some draws."""
+    step = _burn_in if run.burn_in_done < job.plan.burn_in else _draw
+    after, finite = step(job, run)
+    return Chunk(run._replace(state=None), after, ~finite)
 
-        `memory` is what running collectors held before, given if the steps made draws.
-        """
-        lost = ~np.asarray(finite)
-        fresh = lost.any(1) & ~self.diverged
-        if not fresh.any() or self.plan.on_divergence == "continue":
-            self.diverged = self.diverged | lost.any(1)
-            return True
-        chain = int(np.flatnonzero(fresh)[0])
-        leaf = leaf_names(self.state)[int(np.flatnonzero(lost[chain])[0])]
-        if self.good and len(self.rollbacks) < self.plan.max_rollbacks:
-            self._go_back(self.good, chain, leaf)
-            return False
-        self.diverged = self.diverged | lost.any(1)
-        first = self.steps_done
-        last = first + num_steps
-        if memory is not None:
-            kept = self.pages.trim()
-            last = min(last, first + (kept + 1) * self.plan.thin)
-            first += kept * self.plan.thin
-        self.memory = memory
-        raise DivergedError(chain, first, last, leaf, self.run())
 
-    def _go_back(self, good: Place, chain: int, leaf: str) -> None:
-        """Halve the step size, write down why, and say so the first time."""
-        self.done, self.kept, self.memory = good.done, good.kept, good.memory
-        self.state = jax.tree.map(jnp.copy, good.state)
-        self.pages.drop_after(good.num_pages)
-        step_size = self.devices.compiled(chunks.step_size, "program", donate=False)
-        (sizes,) = step_size(self.state, self.keys, self.batches, program=self.program)
-        h = float(np.asarray(sizes)[chain])
-        told = Rollback(self.steps_done, chain, leaf, h, h / 2)
-        if not self.rollbacks:
-            warnings.warn(
-                f"{self.program.sampler.traits.name} diverged at step size {h:.3g} (chain {chain}, `{leaf}`): "
-                f"all chains went back to step {told.step} and go on with {h / 2:.3g}. Every rollback is in "
-                f"`run.rollbacks`; after {self.plan.max_rollbacks} the run ends.",
-                RollbackWarning,
-                stacklevel=6,
-            )
-        self.rollbacks = (*self.rollbacks, told)
-        self._set_off()
+def _burn_in(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
+    """Take steps before the first draw; what exceeds whole blocks comes first."""
+    total, done = job.plan.burn_in, run.burn_in_done
+    size, number = total % BURN_IN_BLOCK or BURN_IN_BLOCK, 1
+    if done:
+        size, blocks_done = BURN_IN_BLOCK, -(-done // BURN_IN_BLOCK)
+        number = job.burn_in_pace.next(blocks_done, (total - done) // size)
+        (number,) = job.devices.agree(number)
+    compiled = job.devices.compiled(chunks.advance, "program")
+    state, finite = compiled(
+        run.state, job.keys, job.batches, number, size, program=job.program(run)
+    )
+    finite = np.asarray(finite)  # wait for the device before reading the clock
+    job.burn_in_pace.took(number)
+    return run._replace(state=state, burn_in_done=done + number * size), finite
 
-    def run(self) -> Run:
-        """Put everything together."""
-        kept, stats = self.pages.all()
-        collected = dict(kept)
-        if self.memory is not None:
-            memory = self.devices.whole(self.memory)
-            for name, collector in self.plan.running.items():
-                collected[name] = jax.tree.map(np.asarray, collector.result(memory[name]))
-        step_sizes = stats.get("step_size")
-        return Run(
-            draws=collected.get("draws"),
-            collected=collected,
-            stats=stats,
-            state=self.devices.whole(self.state),
-            diverged=self.diverged,
-            traits=self.program.sampler.traits,
-            momentum_sizes=self.sizes,
-            leaf_names=self.names,
-            num_draws=0 if step_sizes is None else step_sizes.shape[1],
-            thin=self.plan.thin,
-            burn_in=self.plan.burn_in,
-            seconds=time.perf_counter() - self.started,
-            rollbacks=self.rollbacks,
-            call=self.call,
-        )
+
+def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
+    """Make draws and move them to the host."""
+    number = job.draw_pace.next(run.num_kept, job.plan.num_draws - run.num_kept)
+    (number,) = job.devices.agree(min(number, job.capacity))
+    compiled = job.devices.compiled(chunks.collect, "program", "capacity")
+    state, accumulators, page, finite = compiled(
+        run.state,
+        run.accumulators,
+        job.keys,
+        job.batches,
+        number,
+        program=job.program(run),
+        capacity=job.capacity,
+    )
+    page = pages.move_to_host(page, number)
+    job.draw_pace.took(number)
+    after = run._replace(
+        state=state,
+        accumulators=accumulators,
+        num_kept=run.num_kept + number,
+        pages=(*run.pages, page),
+    )
+    return after, np.asarray(finite)
+
+
+def step_sizes(job: Job, run: RunState) -> np.ndarray:
+    """Compute the size of the next step of every chain."""
+    compiled = job.devices.compiled(chunks.step_size, "program", donate=False)
+    (sizes,) = compiled(run.state, job.keys, job.batches, program=job.program(run))
+    return np.asarray(sizes)
+
+
+def kinetic_temperatures(job: Job, run: RunState) -> np.ndarray:
+    """Return the kinetic temperature of every chain and leaf; (chains, 0) without momenta."""
+    if job.momentum_sizes and run.pages:  # the last draw is the current state
+        return run.pages[-1][1]["kinetic_temperature"][:, -1]
+    leaves = jax.tree.leaves(job.devices.gather(getattr(run.state, "momentum", ())))
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = [(np.asarray(p, np.float64).reshape(len(p), -1) ** 2).mean(1) for p in leaves]
+    return np.stack(means, 1) if means else np.zeros((job.num_chains, 0))
+
+
+def mean_temperature(job: Job, run: RunState) -> float | None:
+    """Return the kinetic temperature of all momenta together; `None` without momenta."""
+    temperatures, sizes = kinetic_temperatures(job, run), job.momentum_sizes
+    return float((temperatures @ sizes).mean() / sum(sizes)) if temperatures.size else None
+
+
+def last_step_size(run: RunState) -> float | None:
+    """Return the step size of the last draw, in the first chain."""
+    return float(run.pages[-1][1]["step_size"][0, -1]) if run.pages else None
+
+
+def assemble(job: Job, run: RunState) -> Run:
+    """Build the result of a run."""
+    values, stats = pages.join(run.pages)
+    collected = dict(values)
+    if run.accumulators is not None:
+        accumulators = job.devices.gather(run.accumulators)
+        for name, collector in job.plan.running.items():
+            collected[name] = jax.tree.map(np.asarray, collector.result(accumulators[name]))
+    h = stats.get("step_size")
+    return Run(
+        draws=collected.get("draws"),
+        collected=collected,
+        stats=stats,
+        state=job.devices.gather(run.state),
+        diverged=run.diverged,
+        traits=job.traits,
+        momentum_sizes=job.momentum_sizes,
+        leaf_names=job.position_names,
+        num_draws=0 if h is None else h.shape[1],
+        thin=job.plan.thin,
+        burn_in=job.plan.burn_in,
+        seconds=time.perf_counter() - job.started,
+        rollbacks=run.rollbacks,
+        call=job.call,
+    )

@@ -1,132 +1,160 @@
 """Checkpoints of a run: all that determines its future, in files that hold no code.
 
-A folder belongs to one run. It has
+A folder belongs to one run and has
 
-- `run.json`: which run that is (keys, counts, sampler, data, shapes, and a fingerprint of the traced step, in which model, step size and
-  every other constant are); another one is refused, and told why;
-- `page-00000.npz`, …: kept draws and statistics, each page written once;
-- `state-00000.npz`: state and running collectors, and `state-00000.json`: how far that is, which pages belong to
-  it, and the sha256 of all of them and of itself. The last two are kept, or as many as asked for. In parts, the first of these is a folder
-  `state-00000`, which the processes of a run write together (`stored_trees.py`).
+- `run.json`: the identity of the run (key, counts, sampler, data, shapes, and a fingerprint of the
+  traced step, which covers the model, the step size and every other constant). A different run is
+  refused, and the error names the difference.
+- `page-00000.npz`, …: kept draws and statistics. Each page is written once.
+- `state-00000.npz`: states and accumulators; `state-00000.json`: how far the run is, which pages
+  belong to it, and the sha256 of all of them and of itself. The last two checkpoints are kept, or
+  as many as asked for. With `checkpoint_in_parts` the npz file is a folder `state-00000`, to which
+  all processes of a run write (`isotherm.io.pytrees`).
 
-Every file is written under another name, forced to the disk and renamed; the small one that tells of the others comes
-last. A file that is cut or changed is found by its checksum, and the checkpoint before it is taken.
+Every file is written under another name, flushed to disk and renamed; the small JSON file that
+refers to the others comes last. A file that was cut or changed is detected by its checksum, and the
+checkpoint before it is used.
 """
 
 import json
 import os
 import re
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
-from isotherm.io.files import saving, write_json
+from isotherm.io.files import explain_failure, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
-from isotherm.loop.signals import signals_go_to
+from isotherm.loop import pages
+from isotherm.loop.run import Rollback
+from isotherm.loop.signals import handle_signals
+from isotherm.loop.state import RunState
+from isotherm.loop.user_warnings import Message
 from isotherm.tree import leaf_names
 
 FORMAT = 3
 
 
-class Progressed(NamedTuple):
-    """How far a run is, and all that it needs to go on."""
-
-    done: int
-    """Steps of burn-in."""
-    kept: int
-    """Draws."""
-    diverged: np.ndarray
-    state: Any
-    memory: Any
-    pages: list[Any]
-    rollbacks: Sequence[Sequence[Any]] = ()
-    """Where the step size was made smaller, and why (`isotherm.loop.run.Rollback`)."""
-
-
 class Checkpoints:
-    """The checkpoints of one run in a folder."""
+    """The checkpoints of one run in a folder.
+
+    Parameters
+    ----------
+    folder
+        Where they are.
+    identity
+        What makes this run different from others, in JSON terms.
+    writes
+        Whether this process writes files.
+    in_parts
+        Whether every process writes its own part of the state.
+    keep
+        How many states to keep.
+
+    Raises
+    ------
+    ValueError
+        If the folder belongs to a different run.
+    """
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        run: Mapping[str, Any],
+        identity: Mapping[str, Any],
         *,
         writes: bool = True,
         in_parts: bool = False,
         keep: int = 2,
     ) -> None:
-        self.folder, self.pages, self.writes = Path(folder), [], writes
-        self.in_parts, self.keep = in_parts, keep
+        self.folder, self.writes, self.in_parts, self.keep = Path(folder), writes, in_parts, keep
+        self.pages, self.num_saved = [], 0
         if writes:
             self.folder.mkdir(parents=True, exist_ok=True)
-        label = json.loads(json.dumps({"format": FORMAT, **run}))
+        document = json.loads(json.dumps({"format": FORMAT, **identity}))
         path = self.folder / "run.json"
         if path.exists():
-            _refuse_another(path, label)
+            _refuse_another(path, document)
         elif writes:
-            write_json(path, label)
+            write_json(path, document)
         self.number = max(self._numbers(), default=-1)
 
-    def load(self, state: Any, memory: Any, page: Any) -> Progressed | None:
-        """Give the latest checkpoint that is whole, in trees like these; nothing if there is none."""
-        trouble = None
+    def load(
+        self, state: Any, accumulators: Any, page: Any
+    ) -> tuple[RunState | None, Message | None]:
+        """Read the latest intact checkpoint.
+
+        Parameters
+        ----------
+        state, accumulators, page
+            Trees like those to read.
+
+        Returns
+        -------
+        The checkpoint, `None` if there is none; and a warning if a later one is damaged.
+
+        Raises
+        ------
+        ValueError
+            If there are checkpoints, and all of them are damaged.
+        """
+        problem = None
         for path in sorted(self.folder.glob("state-*.json"), reverse=True):
             try:
-                found = self._read(path, state, memory, page)
+                run = self._read(path, state, accumulators, page)
             except (OSError, ValueError, KeyError) as error:
-                trouble = f"{path.stem}: {error}"
+                problem = f"{path.stem}: {error}"
                 continue
-            if trouble:
-                warnings.warn(
-                    f"`{self.folder}`, {trouble} Going on from {path.stem}, {found.kept} draws.",
-                    CheckpointWarning,
-                    stacklevel=3,
-                )
-            return found
-        if trouble:
-            raise ValueError(f"No checkpoint in `{self.folder}` is whole. {trouble}")
-        return None
+            if not problem:
+                return run, None
+            text = (
+                f"`{self.folder}`, {problem} Resuming from {path.stem} instead, which has "
+                f"{run.num_kept} draws."
+            )
+            return run, Message(text, CheckpointWarning)
+        if problem:
+            raise ValueError(f"No checkpoint in `{self.folder}` is intact. {problem}")
+        return None, None
 
-    def save(self, progressed: Progressed) -> None:
-        """Write new pages and the state; forget all but the last two states."""
-        self.number += 1  # not looked up: other processes may see the folder a moment later
-        comfort = "the checkpoint before is intact, and the same call goes on from there."
-        with saving(f"in `{self.folder}`", comfort):
-            state = self._write_state(progressed)
+    def save(self, run: RunState) -> None:
+        """Write the state and the draws that are not saved yet; remove states that are too old."""
+        self.number += 1  # counted, not looked up: other processes may see the folder later
+        remains = "the previous checkpoint is intact; the same call resumes from it."
+        with explain_failure(f"in `{self.folder}`", remains):
+            state = self._write_state(run)
             if self.writes:
-                self._write(progressed, state)
-            else:  # another process does, and only the number of pages matters here
-                self.pages += [None] * (len(progressed.pages) - len(self.pages))
+                self._write(run, state)
+        self.num_saved = run.num_kept
 
-    def _write_state(self, progressed: Progressed) -> dict[str, Any]:
-        arrays = (progressed.state, progressed.memory, progressed.diverged)
+    def _write_state(self, run: RunState) -> dict[str, Any]:
+        arrays = (run.state, run.accumulators, run.diverged)
         path = self.folder / f"state-{self.number:05d}"
         if self.in_parts:
             return write_parts(path, arrays, first=self.writes)
         return write_tree(path.with_suffix(".npz"), arrays) if self.writes else {}
 
-    def _write(self, progressed: Progressed, state: dict[str, Any]) -> None:
-        for number in range(len(self.pages), len(progressed.pages)):
-            page = self.folder / f"page-{number:05d}.npz"
-            self.pages.append(write_tree(page, progressed.pages[number]))
-        told = {
-            "done": progressed.done,
-            "kept": progressed.kept,
+    def _write(self, run: RunState, state: dict[str, Any]) -> None:
+        unsaved = pages.after(run.pages, self.num_saved)
+        if unsaved:
+            path = self.folder / f"page-{len(self.pages):05d}.npz"
+            self.pages.append(write_tree(path, pages.join(unsaved)))
+            self.num_saved = run.num_kept
+        content = {
+            "done": run.burn_in_done,
+            "kept": run.num_kept,
             "state": state,
             "pages": self.pages,
-            "rollbacks": progressed.rollbacks,
+            "rollbacks": run.rollbacks,
         }
         path = self.folder / f"state-{self.number:05d}.json"
-        write_json(path, {**told, "sha256": _seal(told)})
+        write_json(path, {**content, "sha256": _seal(content)})
         for old in sorted(self._numbers())[: -self.keep]:
             for suffix in (".json", ".npz", ""):
                 remove(self.folder / f"state-{old:05d}{suffix}")
@@ -134,21 +162,28 @@ class Checkpoints:
     def _numbers(self) -> list[int]:
         return [int(path.stem.split("-")[1]) for path in self.folder.glob("state-*.json")]
 
-    def _read(self, path: Path, state: Any, memory: Any, page: Any) -> Progressed:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or told.pop("sha256", None) != _seal(told):
-            raise ValueError(f"{path.name} was changed: its sha256 is not the one written down.")
-        pages = [read_tree(self.folder, one, page, rows=True) for one in told["pages"]]
-        diverged = np.zeros(jax.tree.leaves(state)[0].shape[0], bool)
-        state, memory, diverged = read_tree(self.folder, told["state"], (state, memory, diverged))
-        self.pages = list(told["pages"])
-        return Progressed(
-            told["done"], told["kept"], diverged, state, memory, pages, told["rollbacks"]
+    def _read(self, path: Path, state: Any, accumulators: Any, page: Any) -> RunState:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.pop("sha256", None) != _seal(content):
+            raise ValueError(f"{path.name} was changed: its sha256 does not match.")
+        kept = [read_tree(self.folder, one, page, any_rows=True) for one in content["pages"]]
+        like = (state, accumulators, np.zeros(jax.tree.leaves(state)[0].shape[0], bool))
+        state, accumulators, diverged = read_tree(self.folder, content["state"], like)
+        self.pages, self.num_saved = list(content["pages"]), content["kept"]
+        rollbacks = tuple(Rollback(*fields) for fields in content["rollbacks"])
+        return RunState(
+            content["done"],
+            content["kept"],
+            diverged,
+            state,
+            accumulators,
+            tuple(kept),
+            rollbacks,
         )
 
 
 def describe(tree: Any) -> dict[str, str]:
-    """Name the leaves of a tree, with their shapes and types."""
+    """Return the shape and type of every leaf of a tree, by name."""
     leaves = jax.tree.leaves(tree)
     return {
         name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
@@ -157,7 +192,7 @@ def describe(tree: Any) -> dict[str, str]:
 
 
 def digest(data: Any) -> str:
-    """Tell data apart by their shapes and a thousand of their rows."""
+    """Return a hash of the shapes of arrays and of about a thousand of their rows."""
     total = sha256()
     for leaf in jax.tree.leaves(data):
         rows = np.asarray(leaf[:: max(1, len(leaf) // 1000)]) if np.ndim(leaf) else np.asarray(leaf)
@@ -166,9 +201,9 @@ def digest(data: Any) -> str:
 
 
 def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
-    """Tell programs apart by what JAX traces of them: the operations, and every constant in them."""
+    """Return a hash of what JAX traces of a function: operations and constants."""
     traced = jax.make_jaxpr(function)(*arguments)
-    text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # where functions are in memory
+    text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
     constants = [
         _raw(leaf) for leaf in traced.consts if getattr(leaf, "is_fully_addressable", True)
     ]
@@ -180,19 +215,20 @@ def _raw(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key else leaf
 
 
-def _seal(told: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _seal(content: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_another(path: Path, label: dict[str, Any]) -> None:
+def _refuse_another(path: Path, identity: dict[str, Any]) -> None:
+    """Raise an error that names the first difference if a folder belongs to a different run."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        written = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"`{path}` is damaged: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"`{path}` is damaged: it is no JSON object.")
-    for name in dict.fromkeys([*label, *found]):
-        ours, theirs = label.get(name), found.get(name)
+    if not isinstance(written, dict):
+        raise ValueError(f"`{path}` is damaged: it is not a JSON object.")
+    for name in dict.fromkeys([*identity, *written]):
+        ours, theirs = identity.get(name), written.get(name)
         if ours != theirs:
             if isinstance(ours, dict) and isinstance(theirs, dict):
                 name, ours, theirs = next(
@@ -202,15 +238,26 @@ def _refuse_another(path: Path, label: dict[str, Any]) -> None:
                 )
             raise ValueError(
                 f"`{path.parent}` is the checkpoint of another run: {name} was {theirs}, now it is "
-                f"{ours}. Give the same, or another folder."
+                f"{ours}. Use the same settings, or another folder."
             )
 
 
-class Keeper:
-    """Saves a run now and then, at its end, and before it obeys Ctrl-C or SIGTERM.
+class PeriodicSaver:
+    """Saves a run periodically, at its end, and before it stops for Ctrl-C or SIGTERM.
 
-    While it is entered, a signal is not obeyed at once but after the chunk that runs: then the run is saved,
-    and `KeyboardInterrupt` says how to go on. A second signal stops at once.
+    Inside its context a signal does not stop the run at once: after the current chunk the run is
+    saved, and `KeyboardInterrupt` says how to resume. A second signal stops at once.
+
+    Parameters
+    ----------
+    checkpoints
+        Where to save; `None` saves nothing and leaves signals alone.
+    seconds
+        Time between saves.
+    agree
+        Makes all processes of a run save and stop together.
+    gather
+        Collects the arrays of all processes in each of them.
     """
 
     def __init__(
@@ -218,34 +265,38 @@ class Keeper:
         checkpoints: Checkpoints | None,
         seconds: float,
         agree: Callable[..., Sequence[int]] = lambda *values: values,
+        gather: Callable[[Any], Any] = lambda tree: tree,
     ) -> None:
-        self.checkpoints, self.seconds, self.asked, self.agree = checkpoints, seconds, False, agree
-        self.saved = time.monotonic()
-        self.listening = nullcontext() if checkpoints is None else signals_go_to(self._ask)
+        self.checkpoints, self.seconds = checkpoints, seconds
+        self.agree, self.gather = agree, gather
+        self.is_asked_to_stop, self.last_saved = False, time.monotonic()
+        self.signals = nullcontext() if checkpoints is None else handle_signals(self._on_signal)
 
-    def __enter__(self) -> "Keeper":
-        self.listening.__enter__()
+    def __enter__(self) -> "PeriodicSaver":
+        self.signals.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.listening.__exit__(*exception)
+        self.signals.__exit__(*exception)
 
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if self.is_asked_to_stop:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_asked_to_stop = True
 
-    def after_chunk(self, progressed: Callable[..., Progressed], *, last: bool = False) -> None:
-        """Save if it is time; `progressed` is told how many pages are saved already, and whether the state may be in parts."""
+    def after_chunk(self, run: RunState, *, last: bool = False) -> None:
+        """Save if it is time, and stop if a signal has asked for it."""
         if self.checkpoints is None:
             return
-        due = time.monotonic() - self.saved > self.seconds
-        asked, due = self.agree(self.asked, due)  # all processes of a run save, and stop, together
-        if last or asked or due:
-            num_saved, in_parts = len(self.checkpoints.pages), self.checkpoints.in_parts
-            self.checkpoints.save(progressed(num_saved, in_parts=in_parts))
-            self.saved = time.monotonic()
-        if asked and not last:
+        due = time.monotonic() - self.last_saved > self.seconds
+        stop, due = self.agree(self.is_asked_to_stop, due)
+        if last or stop or due:
+            if not self.checkpoints.in_parts:
+                state, accumulators = self.gather((run.state, run.accumulators))
+                run = run._replace(state=state, accumulators=accumulators)
+            self.checkpoints.save(run)
+            self.last_saved = time.monotonic()
+        if stop and not last:
             raise KeyboardInterrupt(
-                f"Stopped and saved in `{self.checkpoints.folder}`; the same call goes on from there."
+                f"Stopped and saved in `{self.checkpoints.folder}`; the same call resumes the run."
             )

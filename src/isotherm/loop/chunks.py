@@ -1,10 +1,10 @@
-"""What is compiled: many steps of all chains as one program, and how much of it at once."""
+"""Compiled programs: many steps of all chains in one call, and how many steps to take per call."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,18 @@ from isotherm.loop.collect import Draws, Running
 from isotherm.types import BatchPolicy, Key, Sampler, StepInfo
 
 CHUNK_SECONDS = 0.25
-"""How long a chunk should take: short enough for a living progress bar and a quick Ctrl-C."""
+"""Target duration of a chunk: short enough for a smooth progress bar and a prompt Ctrl-C."""
 CHUNK_BYTES = 2**25
-"""How much a chunk may hold on the device before its draws move to the host."""
+"""Memory for draws on the device; a chunk ends when it is full."""
 MOST_STEPS = 10**7
-"""More steps than any chunk takes: the fastest loop there is makes half as many in that time."""
+"""Upper bound on the steps of a chunk; the fastest loop takes half as many in `CHUNK_SECONDS`."""
 CHUNK_STEPS = 500
-"""How long a chunk is where the result depends on it (`on_divergence="rollback"`)."""
+"""Steps per chunk if the result depends on the chunks (`on_divergence="rollback"`)."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is compiled, in one hashable object: sampler, collectors and thinning."""
+    """Sampler, collectors and thinning: the static arguments of a compiled chunk, hashable."""
 
     sampler: Sampler
     running: tuple[tuple[str, Running], ...]
@@ -34,14 +34,14 @@ class Program:
     thin: int
 
     def open(self, state: Any, key: Key) -> Any:
-        """Begin step t: go to where its gradient is wanted."""
+        """Begin step t: move to the point at which its gradient is evaluated."""
         halves = self.sampler.halves
         if halves is None:
             return state
         return halves.open(random.fold(random.fold(key, 0), state.step_index), state)
 
     def close(self, state: Any, key: Key, batches: BatchPolicy) -> tuple[Any, StepInfo]:
-        """Finish step t: all randomness comes from the chain's key and t."""
+        """Finish step t; all randomness is a function of the chain's key and t."""
         t, halves = state.step_index, self.sampler.halves
         batch = batches.batch(random.fold(key, 1), t)
         noise_key = random.fold(random.fold(key, 0), t)
@@ -52,7 +52,7 @@ class Program:
     def steps(
         self, state: Any, key: Key, batches: BatchPolicy, number: int | jax.Array
     ) -> tuple[Any, StepInfo]:
-        """Take at least one step; only the last one says how it went."""
+        """Take at least one step; return the state and the info of the last step."""
 
         def next_step(_: int, state: Any) -> Any:
             return self.open(self.close(state, key, batches)[0], key)
@@ -63,26 +63,29 @@ class Program:
         return self.close(state, key, batches)
 
     def observe(self, state: Any, info: StepInfo) -> tuple[dict, dict]:
-        """Pick what is kept of a draw: the collectors' share, and statistics of the chain."""
+        """Return what is kept of a draw: the values of collectors, and statistics of the chain."""
         stats = {"step_size": info.step_size, "configurational_temperature": info.virial}
         if hasattr(state, "momentum"):
             stats["kinetic_temperature"] = kinetic_temperature(state.momentum)
-        return {name: c.look(state) for name, c in self.stacked}, stats
+        return {name: c.value(state) for name, c in self.stacked}, stats
 
     def observed(self, state: Any) -> Any:
-        """Give the shapes of what is kept of a draw of one chain."""
+        """Return the shapes of what `observe` returns for one chain."""
         num_leaves = len(jax.tree.leaves(state.position))
         info = StepInfo(jnp.zeros(()), jnp.zeros(num_leaves))
         return jax.eval_shape(self.observe, state, info)
 
     def empty_page(self, state: Any, num_chains: int) -> Any:
-        """Give the shapes of a page without draws."""
+        """Return the shapes of a page without draws."""
         return jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((num_chains, 0, *s.shape), s.dtype), self.observed(state)
         )
 
     def capacity(self, state: Any, num_chains: int, num_draws: int) -> int:
-        """Tell how many draws a page should have room for: no more than fit on the device, or than a chunk can make."""
+        """Return how many draws a page should have room for.
+
+        No more than fit in `CHUNK_BYTES`, and no more than a chunk can make.
+        """
         kept = jax.tree.leaves(self.observed(state))
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in kept) * num_chains
         return max(1, min(num_draws, CHUNK_BYTES // size, MOST_STEPS // self.thin))
@@ -91,7 +94,7 @@ class Program:
 def advance(
     state: Any, keys: Key, batches: BatchPolicy, num_blocks: int, size: int, *, program: Program
 ):
-    """Take steps, in blocks, and tell what is still finite."""
+    """Take steps in blocks; return the states, and which leaves are finite."""
 
     def chain(state: Any, key: Key) -> tuple[Any, jax.Array]:
         state = jax.lax.fori_loop(
@@ -104,7 +107,7 @@ def advance(
 
 def collect(
     state: Any,
-    memory: Any,
+    accumulators: Any,
     keys: Key,
     batches: BatchPolicy,
     num_draws: int,
@@ -112,57 +115,61 @@ def collect(
     program: Program,
     capacity: int,
 ):
-    """Take steps and keep draws on a page, and tell what is still finite."""
+    """Take steps and keep draws.
 
-    def draw(state: Any, memory: dict, key: Key) -> tuple[Any, dict, Any]:
+    Returns states, accumulators, a page of draws, and which leaves of the states are finite.
+    """
+
+    def draw(state: Any, accumulators: dict, key: Key) -> tuple[Any, dict, Any]:
         state, info = program.steps(state, key, batches, program.thin)
-        memory = {name: c.update(memory[name], state) for name, c in program.running}
-        return state, memory, program.observe(state, info)
+        accumulators = {name: c.update(accumulators[name], state) for name, c in program.running}
+        return state, accumulators, program.observe(state, info)
 
     alone = keys.shape[0] == 1
     if alone:  # without a batch axis XLA makes a tighter loop
-        state, memory, keys = jax.tree.map(lambda x: x[0], (state, memory, keys))
+        state, accumulators, keys = jax.tree.map(lambda x: x[0], (state, accumulators, keys))
     all_chains = draw if alone else jax.vmap(draw)
 
     def keep(i: jax.Array, carry: tuple) -> tuple:
-        state, memory, pages = carry
-        state, memory, seen = all_chains(state, memory, keys)
+        state, accumulators, pages = carry
+        state, accumulators, seen = all_chains(state, accumulators, keys)
         pages = jax.tree.map(
             lambda page, x: jax.lax.dynamic_update_index_in_dim(page, x, i, 0), pages, seen
         )
-        return state, memory, pages
+        return state, accumulators, pages
 
-    shapes = jax.eval_shape(all_chains, state, memory, keys)[2]
+    shapes = jax.eval_shape(all_chains, state, accumulators, keys)[2]
     pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
-    state, memory, pages = jax.lax.fori_loop(0, num_draws, keep, (state, memory, pages))
+    state, accumulators, pages = jax.lax.fori_loop(0, num_draws, keep, (state, accumulators, pages))
     if alone:
-        state, memory = jax.tree.map(lambda x: x[None], (state, memory))
+        state, accumulators = jax.tree.map(lambda x: x[None], (state, accumulators))
         pages = jax.tree.map(lambda page: page[:, None], pages)
-    return state, memory, pages, jax.vmap(_finite)(state)
+    return state, accumulators, pages, jax.vmap(_finite)(state)
 
 
 def step_size(state: Any, keys: Key, batches: BatchPolicy, *, program: Program) -> tuple[jax.Array]:
-    """Give the step size of the next step; XLA leaves out the step itself."""
+    """Return the step size of the next step; XLA removes the unused step itself."""
     return (jax.vmap(lambda s, k: program.steps(s, k, batches, 1)[1].step_size)(state, keys),)
 
 
 def _finite(state: Any) -> jax.Array:
-    """Tell for each leaf of one chain's state whether it is finite."""
+    """Return for each leaf of one chain's state whether it is finite."""
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)])
 
 
 def compiler_options() -> dict[str, int]:
-    """Say what XLA should know when it compiles a chain: on a CPU, to use the widest vectors there are.
+    """Return compiler options that speed up a chain: on a CPU, the widest vectors.
 
-    For `jax.jit(..., compiler_options=...)` around `chain`; `sample` does it by itself. It pays where noise and
-    thermostat are a good part of a step (`benchmarks/networks.py` has SGD compiled both ways).
+    For `jax.jit(..., compiler_options=...)` around `run_chain`; `sample` uses them by itself. They
+    help where noise and thermostat are a large part of a step (`benchmarks/networks.py` compiles
+    SGD both ways).
     """
     return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
 
 
 @cache
 def compiled(function: Callable, *static: str, donate: bool = True) -> Callable:
-    """Compile a chunk, which takes over the memory of its state; only when the first one runs is it known on what."""
+    """Compile a chunk on first use; the memory of its first argument, the state, is donated."""
     return jax.jit(
         function,
         static_argnames=static,
@@ -171,37 +178,49 @@ def compiled(function: Callable, *static: str, donate: bool = True) -> Callable:
     )
 
 
-class Pace:
-    """Choose how much to do per chunk from how long the last one took."""
+class Pace(Protocol):
+    """Chooses how much work the next chunk does."""
+
+    def next(self, done: int, left: int) -> int:
+        """Return how much of what is left comes next."""
+        ...
+
+    def took(self, amount: int) -> None:
+        """Note that a chunk of this size has ended."""
+        ...
+
+
+class TimedPace:
+    """Adapt the size of chunks to `CHUNK_SECONDS`."""
 
     def __init__(self) -> None:
-        self.size, self.compiled, self.since = 8, False, 0.0
+        self.size, self.is_compiled, self.started = 8, False, 0.0
 
-    def next(self, left: int) -> int:
-        """Say how much of what is left comes next."""
-        self.since = time.perf_counter()
+    def next(self, done: int, left: int) -> int:
+        """Return how much of what is left comes next, and start the clock."""
+        self.started = time.perf_counter()
         return min(self.size, left)
 
-    def took(self, num: int) -> None:
-        """Look at the clock after a chunk."""
-        if not self.compiled:  # the first chunk includes compilation and says nothing
-            self.compiled = True
+    def took(self, amount: int) -> None:
+        """Choose the next size from the time that this chunk took."""
+        if not self.is_compiled:  # the time of the first chunk includes compilation
+            self.is_compiled = True
             return
-        seconds = max(time.perf_counter() - self.since, 1e-6)
-        wanted = num * CHUNK_SECONDS / seconds
-        self.size = int(min(max(wanted, 1), 16 * num))
+        seconds = max(time.perf_counter() - self.started, 1e-6)
+        wanted = amount * CHUNK_SECONDS / seconds
+        self.size = int(min(max(wanted, 1), 16 * amount))
 
 
-class SteadyPace:
-    """Cut at multiples of a size, on every machine and after every interruption alike."""
+@dataclass(frozen=True)
+class FixedPace:
+    """End chunks at multiples of a size: the same on every machine and after an interruption."""
 
-    def __init__(self, size: int, done: int) -> None:
-        self.size, self.done = max(1, size), done
+    size: int
 
-    def next(self, left: int) -> int:
-        """Say how much of what is left comes next."""
-        return min(self.size - self.done % self.size, left)
+    def next(self, done: int, left: int) -> int:
+        """Return how much of what is left comes next."""
+        size = max(1, self.size)
+        return min(size - done % size, left)
 
-    def took(self, num: int) -> None:
-        """Note how far it is."""
-        self.done += num
+    def took(self, amount: int) -> None:
+        """Do nothing: the size does not depend on time."""

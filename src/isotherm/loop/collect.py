@@ -1,13 +1,14 @@
-r"""What a run keeps: draws, running moments, or any function averaged on the fly.
+r"""Collectors: what a run keeps of its draws.
 
-A collector is a small object the loop asks three things: how its memory starts, how a kept draw
-changes it, and what is in it at the end. Weights of a network need not be stored to average its
-predictions:
+`sample(..., collect={name: collector})` keeps every draw (`draws`), running moments (`moments`),
+the posterior mean of any function (`average`) or a classifier's averaged probabilities
+(`probabilities`). All but the first take constant memory, so that the weights of a network need
+not be stored to average its predictions:
 
-    isotherm.sample(..., collect={"probabilities": isotherm.collect.average(lambda w: predict(w, x))})
+    isotherm.sample(..., collect={"mean": isotherm.collect.average(lambda w: predict(w, x))})
 
-Results appear in `run.collected`, each with a leading axis over chains. What is read is the position,
-or with `of="state"` the sampler's whole state (its momentum, its thermostat).
+Results are in `run.collected`, each with a leading axis over chains. A collector reads the
+position, or with `of="state"` the sampler's whole state (momentum and thermostat included).
 """
 
 from collections.abc import Callable
@@ -23,33 +24,35 @@ from isotherm.types import ArrayTree
 Read = Callable[[ArrayTree], ArrayTree]
 
 
-def _itself(position: ArrayTree) -> ArrayTree:
+def _identity(position: ArrayTree) -> ArrayTree:
     return position
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Something read off a sampler's state."""
+    """A function of a sampler's state."""
 
-    read: Read = _itself
+    read: Read = _identity
     of: str = "position"
 
     def __post_init__(self) -> None:
         if self.of not in ("position", "state"):
             raise ValueError(f"`of` must be 'position' or 'state', got {self.of!r}.")
+        if not callable(self.read):
+            raise ValueError(f"`read` must be a function of the {self.of}, got {self.read!r}.")
 
-    def look(self, state: Any) -> ArrayTree:
-        """Read what is wanted off a state."""
+    def value(self, state: Any) -> ArrayTree:
+        """Evaluate the function at a state."""
         return self.read(state if self.of == "state" else state.position)
 
 
 @dataclass(frozen=True)
 class Draws(_Reader):
-    """Keep what is read of every draw; moved off the device after each chunk."""
+    """Keep the value of every draw; values move to the host after each chunk."""
 
 
 class RunningMoments(NamedTuple):
-    """How many draws, their mean, and the sum of squared deviations from it."""
+    """Number of draws, their mean, and the sum of squared deviations from the mean."""
 
     num_draws: jax.Array
     mean: ArrayTree
@@ -57,18 +60,18 @@ class RunningMoments(NamedTuple):
 
     @property
     def variance(self) -> ArrayTree:
-        """Variance over the draws seen so far (divided by their number)."""
-        return jax.tree.map(lambda m2: m2 / _over(self.num_draws, m2), self.deviation)
+        """Variance over the draws so far (divided by their number)."""
+        return jax.tree.map(lambda m2: m2 / _expand(self.num_draws, m2), self.deviation)
 
 
-def _over(count: jax.Array, like: jax.Array) -> jax.Array:
-    """Give a count (one per chain, or a number) the rank that divides `like`."""
+def _expand(count: jax.Array, like: jax.Array) -> jax.Array:
+    """Append axes to a count (one per chain, or a number) so that it divides `like`."""
     return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))
 
 
 @dataclass(frozen=True)
 class Running(_Reader):
-    r"""Welford's recursion for the mean (and the variance) of what is read.
+    r"""Welford's recursion for the mean, and optionally the variance, of the values.
 
     $\bar x \leftarrow \bar x + (x - \bar x)/n$ and, with the variance,
     $S \leftarrow S + (x - \bar x_{old})(x - \bar x_{new})$: stable in single precision.
@@ -77,66 +80,131 @@ class Running(_Reader):
     with_variance: bool = True
 
     def start(self, state: Any) -> RunningMoments:
-        """Begin with nothing seen."""
-        shapes = jax.eval_shape(self.look, state)
+        """Return the accumulator before the first draw."""
+        shapes = jax.eval_shape(self.value, state)
         zeros = jax.tree.map(
             lambda s: jnp.zeros(s.shape, jnp.promote_types(s.dtype, jnp.float32)), shapes
         )
         return RunningMoments(jnp.zeros(()), zeros, zeros if self.with_variance else None)
 
-    def update(self, memory: RunningMoments, state: Any) -> RunningMoments:
-        """Take one more draw into account."""
-        x, count = self.look(state), memory.num_draws + 1
-        mean = jax.tree.map(lambda m, v: m + (v - m) / count, memory.mean, x)
+    def update(self, accumulator: RunningMoments, state: Any) -> RunningMoments:
+        """Add one draw to the accumulator."""
+        x, count = self.value(state), accumulator.num_draws + 1
+        mean = jax.tree.map(lambda m, v: m + (v - m) / count, accumulator.mean, x)
         if not self.with_variance:
             return RunningMoments(count, mean, None)
         deviation = jax.tree.map(
             lambda s, v, old, new: s + (v - old) * (v - new),
-            memory.deviation,
+            accumulator.deviation,
             x,
-            memory.mean,
+            accumulator.mean,
             mean,
         )
         return RunningMoments(count, mean, deviation)
 
-    def result(self, memory: RunningMoments) -> Any:
-        """Give the moments, or only the mean if that was asked for."""
-        return memory if self.with_variance else memory.mean
+    def result(self, accumulator: RunningMoments) -> Any:
+        """Return the moments, or the mean alone if there is no variance."""
+        return accumulator if self.with_variance else accumulator.mean
 
 
 Collector = Draws | Running
 
 
-def draws(read: Read = _itself, *, of: str = "position") -> Draws:
-    """Keep every draw, or a function of it: `draws(lambda w: w["head"])`."""
+def draws(read: Read = _identity, *, of: str = "position") -> Draws:
+    """Keep every draw, or a function of it.
+
+    Parameters
+    ----------
+    read
+        The function; by default the whole position.
+    of
+        What it is a function of: `"position"` or `"state"`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> run = isotherm.sample(
+    ...     jax.random.key(0), isotherm.sghmc(lambda x, batch: -x, 0.2), jnp.zeros(3),
+    ...     isotherm.no_batches(), num_draws=20,
+    ...     collect={"x": draws(lambda x: x[0]), "p": draws(lambda s: s.momentum, of="state")},
+    ... )
+    >>> run.collected["x"].shape, run.collected["p"].shape
+    ((1, 20), (1, 20, 3))
+    """
     return Draws(read, of)
 
 
-def moments(read: Read = _itself, *, of: str = "position") -> Running:
-    """Keep only the running mean and variance: `.mean`, `.variance`, `.num_draws`."""
+def moments(read: Read = _identity, *, of: str = "position") -> Running:
+    """Keep the running mean and variance: `.mean`, `.variance` and `.num_draws`.
+
+    Parameters
+    ----------
+    read, of
+        As in `draws`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> run = isotherm.sample(
+    ...     jax.random.key(0), isotherm.sghmc(lambda x, batch: -x, 0.2), jnp.zeros(3),
+    ...     isotherm.no_batches(), num_draws=20, num_chains=2, collect={"moments": moments()},
+    ... )
+    >>> run.collected["moments"].variance.shape
+    (2, 3)
+    """
     return Running(read, of)
 
 
 def average(read: Read, *, of: str = "position") -> Running:
-    """Keep only the running mean of a function: a posterior expectation."""
+    """Keep the running mean of a function: an estimate of its posterior expectation.
+
+    Parameters
+    ----------
+    read, of
+        As in `draws`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> run = isotherm.sample(
+    ...     jax.random.key(0), isotherm.sghmc(lambda x, batch: -x, 0.2), jnp.zeros(3),
+    ...     isotherm.no_batches(), num_draws=20, collect={"norm": average(jnp.linalg.norm)},
+    ... )
+    >>> run.draws is None, run.collected["norm"].shape
+    (True, (1,))
+    """
     return Running(read, of, with_variance=False)
 
 
 def probabilities(
     predict: Callable[[ArrayTree, Any], jax.Array], x: Any, *, rows_per_block: int = 2048
 ) -> Running:
-    """Keep only a classifier's probabilities, averaged over the draws, and their mean entropy.
+    """Keep a classifier's probabilities, averaged over the draws, and their mean entropy.
 
-    The result has `"probabilities"`, (chain, row, class), and `"entropy"`, (chain, row), from which
-    `isotherm.diagnostics.calibration.mutual_information` finds the epistemic uncertainty.
+    The result is a dictionary with `"probabilities"`, of shape (chain, row, class), and
+    `"entropy"`, of shape (chain, row). `isotherm.diagnostics.calibration.mutual_information`
+    computes the epistemic uncertainty from the two.
 
     Parameters
     ----------
     predict
-        `(position, x) -> (rows, classes)`, probabilities; each row depends on its own row of `x` only.
+        `(position, x) -> probabilities` of shape (rows, classes). The result of a row may depend
+        on no other row of `x`.
     x
         Inputs: an array, or a pytree of arrays with the same first axis.
     rows_per_block
-        Rows whose activations exist at the same time, per chain.
+        Rows that are evaluated at the same time, per chain; bounds the memory for activations.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, isotherm
+    >>> predict = lambda w, x: jax.nn.softmax(jnp.outer(x, w))
+    >>> run = isotherm.sample(
+    ...     jax.random.key(0), isotherm.sghmc(lambda w, batch: -w, 0.2), jnp.zeros(3),
+    ...     isotherm.no_batches(), num_draws=20,
+    ...     collect={"test": probabilities(predict, jnp.arange(5.0))},
+    ... )
+    >>> run.collected["test"]["probabilities"].shape, run.collected["test"]["entropy"].shape
+    ((1, 5, 3), (1, 5))
     """
     return average(class_probabilities(predict, x, rows_per_block=rows_per_block))

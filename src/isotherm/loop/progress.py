@@ -1,4 +1,4 @@
-"""A progress bar for long runs, on stderr, and silence when nobody looks."""
+"""Progress bars on stderr; no output unless stderr is a terminal or a bar is asked for."""
 
 import sys
 from typing import TYPE_CHECKING, Protocol
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What the loop tells after every chunk."""
+    """What the loop reports to after every chunk."""
 
     def __enter__(self) -> "Progress": ...
 
@@ -19,10 +19,10 @@ class Progress(Protocol):
         ...
 
 
-class Silence:
-    """Say nothing."""
+class NoProgress:
+    """Shows nothing."""
 
-    def __enter__(self) -> "Silence":
+    def __enter__(self) -> "NoProgress":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -33,7 +33,10 @@ class Silence:
 
 
 def make_line(unit: str, last: str) -> "rich.progress.Progress":
-    """Make a line on stderr with a bar, how many of a unit, `rate`, time left, and a field of one's own at its end."""
+    """Build a one-line progress display on stderr.
+
+    It shows a bar, the count in a unit, the field `rate`, the time left and the field `last`.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -49,7 +52,7 @@ def make_line(unit: str, last: str) -> "rich.progress.Progress":
 
 
 class Bar:
-    """Show steps, rate, time left, kinetic temperature and step size in one line."""
+    """Shows steps, rate, time left, kinetic temperature and step size in one line."""
 
     def __init__(self, total: int, label: str) -> None:
         self._bar = make_line("steps", "health")
@@ -73,7 +76,7 @@ class Bar:
 
 
 def make_progress(show: bool | None, total: int, label: str) -> Progress:
-    """Make a bar if asked for, or if unsure and stderr is a terminal."""
+    """Build a bar if `show` is true, or if it is `None` and stderr is a terminal."""
     if show or (show is None and sys.stderr.isatty()):
         return Bar(total, label)
-    return Silence()
+    return NoProgress()

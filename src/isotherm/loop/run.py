@@ -1,4 +1,4 @@
-"""What a run returns: draws, statistics of the chain, and ways to read them."""
+"""The result of a run: draws, statistics of the chains, summaries and export."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ import numpy as np
 
 from isotherm.diagnostics.convergence import ess, rhat
 from isotherm.diagnostics.temperature import temperature_table
+from isotherm.io.datatree import to_datatree
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Rollback(NamedTuple):
-    """Where chains went back, and why."""
+    """Where all chains went back, and why."""
 
     step: int
-    """The last good step: all chains went on from there."""
+    """The last good step: all chains continued from there."""
     chain: int
-    """The chain that was lost; the first, if several were."""
+    """The chain that diverged; the first, if several did."""
     leaf: str
-    """What of its state was not finite; the first, if it was more than one leaf."""
+    """The first leaf of its state that was not finite."""
     step_size_before: float
     """$h$ at that step."""
     step_size_after: float
@@ -33,7 +34,7 @@ class Rollback(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """Draws of several chains and what is known about how they were made."""
+    """Draws of several chains, and how they were made."""
 
     draws: ArrayTree
     """Kept positions, a pytree with leading axes `(chain, draw)`; `None` if not collected."""
@@ -41,13 +42,13 @@ class Run:
     """Results of all collectors by name."""
     stats: Mapping[str, np.ndarray]
     """Per draw, leading axes `(chain, draw)`: `step_size`, `kinetic_temperature` and
-    `configurational_temperature` (per leaf). The last is about the origin and with the step's own
-    minibatch, so it is noisy where the posterior is far from 0; for a sharp one call
+    `configurational_temperature` (per leaf). The last is about the origin and uses the minibatch
+    of the step, so it is noisy where the posterior is far from 0; for an accurate one call
     `isotherm.diagnostics.configurational_temperature` on the draws."""
     state: Any
-    """The last state of every chain; give it back to `sample` to go on."""
+    """The last state of every chain; pass it to `sample` to continue."""
     diverged: np.ndarray
-    """Which chains are not finite any more."""
+    """Which chains have diverged."""
     traits: Traits
     momentum_sizes: tuple[int, ...]
     leaf_names: tuple[str, ...]
@@ -57,9 +58,9 @@ class Run:
     seconds: float = field(compare=False)
     """Wall time, compilation included."""
     rollbacks: tuple[Rollback, ...] = ()
-    """Where a divergence made the step size smaller (`on_divergence="rollback"`), in order."""
+    """Where a divergence halved the step size (`on_divergence="rollback"`), in order."""
     call: Mapping[str, Any] = field(default_factory=dict)
-    """How `sample` was called, as far as it can be written down."""
+    """The arguments of `sample`, as far as they can be written in JSON."""
 
     @property
     def num_chains(self) -> int:
@@ -67,13 +68,14 @@ class Run:
         return len(self.diverged)
 
     def __repr__(self) -> str:
-        """Say what ran; the numbers are in `summary()`."""
+        """Describe the run in one line; `summary()` has the numbers."""
         what = [self.traits.name, self.traits.integrator, self.traits.thermostat]
         chains = "1 chain" if self.num_chains == 1 else f"{self.num_chains} chains"
         steps = self.burn_in + self.num_draws * self.thin
         return (
             f"{' '.join(part for part in what if part)}: {chains} x {self.num_draws} draws "
-            f"(thin {self.thin}, burn-in {self.burn_in}; {steps:,} steps each, {self.seconds:.1f} s)"
+            f"(thin {self.thin}, burn-in {self.burn_in}; {steps:,} steps each, "
+            f"{self.seconds:.1f} s)"
         )
 
     def summary(self, max_rows: int = 40) -> "Summary":
@@ -101,17 +103,19 @@ class Run:
 
     def to_datatree(self) -> "xarray.DataTree":
         """Convert to an xarray `DataTree` with groups `posterior` and `sample_stats` for ArviZ."""
-        from isotherm.interop.arviz import to_datatree
-
-        return to_datatree(self)
+        arrays = {f"sample_stats/{name}": values for name, values in self.stats.items()}
+        if self.draws is not None:
+            leaves = zip(leaf_names(self.draws), jax.tree.leaves(self.draws), strict=True)
+            arrays |= {f"posterior/{name}": np.asarray(leaf) for name, leaf in leaves}
+        return to_datatree(arrays, {"inference_library": "isotherm"})
 
 
 def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
-    effective, shrink = jax.tree.leaves(ess(draws)), jax.tree.leaves(rhat(draws))
+    effective, rhats = jax.tree.leaves(ess(draws)), jax.tree.leaves(rhat(draws))
     by_coordinate = sum(leaf[0, 0].size for leaf in leaves) <= max_rows
     rows = []
-    for name, leaf, n, r in zip(leaf_names(draws), leaves, effective, shrink, strict=True):
+    for name, leaf, n, r in zip(leaf_names(draws), leaves, effective, rhats, strict=True):
         flat = leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
         mean, sd, n, r = flat.mean(0), flat.std(0), np.ravel(n), np.ravel(r)
         if not by_coordinate:
@@ -137,7 +141,7 @@ def _row(name: str, mean: float, sd: float, n: float, r: float) -> dict[str, Any
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers to read before trusting a run; prints as a table."""
+    """Numbers to check before trusting a run; prints as a table."""
 
     run: Run
     rows: list[dict[str, Any]]
@@ -146,13 +150,13 @@ class Summary:
     """Kinetic temperature per leaf and chain, with its band (`diagnostics.temperature`)."""
 
     def __str__(self) -> str:
-        """Lay the numbers out in plain text."""
+        """Format the numbers as plain text."""
         run, lines = self.run, [repr(self.run)]
         target = float(run.traits.temperature)
         if any(not row.inside and abs(row.mean / target - 1) > 0.25 for row in self.temperatures):
             lines.append(
-                f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, blown up "
-                "or not there yet, and its draws are not the posterior."
+                f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, "
+                "unstable or has not converged, and its draws are not the posterior."
             )
         if self.rows:
             lines.append(f"{'':<24}{'mean':>12}{'sd':>12}{'ess':>9}{'rhat':>9}")

@@ -1,12 +1,12 @@
 r"""The only loop: compiled chunks of steps, with Python in between.
 
-Inside a chunk everything is one XLA program over all chains (`chunks.py`); between chunks the host moves
-draws off the device, looks for divergence (`chains.py`), saves and moves the progress bar. Step $t$ of a chain
-depends on nothing but the chain's key, its state and $t$, so how a run is cut into chunks does not change a
-single bit of it.
+A chunk is one XLA program over all chains (`chunks.py`). Between chunks the host moves draws off
+the device, checks for divergence (`divergence.py`), saves, and moves the progress bar. Step $t$ of
+a chain depends on nothing but the chain's key, its state and $t$, so how a run is cut into chunks
+does not change a single bit of it.
 
-From one kept draw to the next the loop carries *opened* steps (`Halves`): the end of a step and the start of
-the next become one pass over memory.
+Between two kept draws the loop carries *opened* steps (`Halves`), so that XLA joins the end of a
+step and the start of the next in one pass over memory.
 """
 
 import os
@@ -20,6 +20,8 @@ from jax.sharding import Mesh
 
 from isotherm import random
 from isotherm.batches.sharded import ShardedBatches
+from isotherm.exceptions import HealthWarning
+from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
     check_key,
@@ -27,16 +29,29 @@ from isotherm.loop.arguments import (
     count,
     count_chains,
     make_plan,
-    make_sampler_again,
+    sampler_factory,
     start,
 )
-from isotherm.loop.chains import Chains
-from isotherm.loop.checkpoint import Checkpoints, Keeper, describe, digest, fingerprint
+from isotherm.loop.chains import (
+    Chunk,
+    Job,
+    advance,
+    assemble,
+    last_step_size,
+    mean_temperature,
+    prepare,
+    snapshot,
+)
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, digest, fingerprint
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
+from isotherm.loop.divergence import POLICIES
+from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import make_progress
 from isotherm.loop.run import Run
+from isotherm.loop.state import Plan, RunState
+from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
@@ -63,15 +78,15 @@ def sample(
     checkpoint_in_parts: bool = False,
     mesh: Mesh | None = None,
 ) -> Run:
-    """Run chains of a sampler and keep what they find.
+    """Run chains of a sampler and keep their draws.
 
     Parameters
     ----------
     key
         Determines everything: chains, batches and noise.
     sampler
-        From `isotherm.msgnht` and its relatives, or any `Sampler(init, step)`; for rollbacks a function
-        that makes it with its step size times a factor.
+        From `isotherm.msgnht` and the other factories, or any `Sampler(init, step)`. For rollbacks,
+        a function of a factor that builds it with its step size times the factor.
     position
         Where the chains start, a pytree of floating-point arrays.
     batches
@@ -81,53 +96,58 @@ def sample(
     thin
         Steps from one kept draw to the next.
     burn_in
-        Steps before the first of these.
+        Steps before the first draw.
     num_chains
         Independent chains, run at once, each with its own noise and batches.
     collect
-        What to keep, by name (`isotherm.collect.draws`, `moments`, `average`); all draws if not given.
+        What to keep, by name (`isotherm.collect.draws`, `moments`, `average`, `probabilities`); by
+        default all draws.
     state
-        Go on from here (`run.state`) instead of `position`.
+        Continue from this state (`run.state`) instead of `position`.
     position_per_chain
         Whether `position` has a leading axis with one start per chain.
     on_divergence
-        `"raise"` stops with `DivergedError`, which keeps the draws made so far; `"continue"` lets
-        the other chains go on and marks the lost ones in `run.diverged`; `"rollback"` takes all chains back
-        to the last good chunk (of 500 steps, or one draw if that is more), halves the step size and goes on.
-        `run.rollbacks` says why and where.
+        `"raise"` stops with `DivergedError`, which holds the draws made before; `"continue"` lets
+        the other chains continue and marks the diverged ones in `run.diverged`; `"rollback"`
+        returns all chains to the last good chunk (of 500 steps, or one draw if that is more),
+        halves the step size and continues. `run.rollbacks` lists where and why.
     max_rollbacks
-        How often; then it is `DivergedError`.
+        Number of rollbacks after which a divergence raises `DivergedError`.
     progress
-        Show a progress bar; by default if stderr is a terminal.
+        Whether to show a progress bar; by default if stderr is a terminal.
     checkpoint
-        A folder to save the run in, now and then, at its end, and before Ctrl-C or SIGTERM is obeyed. The same
-        call goes on from what is there, and its result is that of a run never cut, bit for bit; with more
-        `num_draws` it goes further. A folder of another run (another model, step size, data, key) is refused.
+        A folder in which the run is saved periodically, at its end, and before it stops for Ctrl-C
+        or SIGTERM. The same call resumes from what is there, and its result is bit for bit that of
+        an uninterrupted run; with more `num_draws` it continues further. The folder of another run
+        (another model, step size, data or key) is refused.
     checkpoint_seconds
-        Time from one save to the next.
+        Time between saves.
     checkpoint_keep
-        How many saves to keep: if the last is damaged, the one before is taken.
+        Number of saves to keep: if the last is damaged, the one before is used.
     checkpoint_in_parts
-        Let every process write its own part of the state, by orbax (`isotherm[sharded]`), instead of gathering it in the first:
-        for states that no host can hold. What is found in the folder is read either way.
+        Whether every process writes its own part of the state with orbax (`isotherm[sharded]`),
+        instead of the first process gathering it: for states that do not fit in one host. Both
+        kinds of checkpoint can be resumed either way.
     mesh
-        Devices, of one process or of several, with axes `chain`, along which chains are dealt out, and `data`, along which
-        the shards of `isotherm.sharded_batches` are. Every process makes the same call and gets the same result, and all see
-        the `checkpoint` folder, which the first one writes; another number of devices can go on from it.
+        Devices, of one process or several, with axes `chain`, along which chains are distributed,
+        and `data`, along which the shards of `isotherm.sharded_batches` are. Every process makes
+        the same call and gets the same result. All must see the `checkpoint` folder, which the
+        first process writes; a run can be resumed on another number of devices.
 
     Raises
     ------
     DivergedError
-        If a chain is lost; see `on_divergence`.
+        If a chain diverges; see `on_divergence`.
     LostProcessError
         If another process has ended.
 
     Warns
     -----
     HealthWarning
-        If a chain is finite but not well (`isotherm.loop.health`), once.
+        If the temperatures of a chain show that its draws are not the posterior
+        (`isotherm.loop.health`); once.
     RollbackWarning, CheckpointWarning, PolicyWarning
-        If chains went back; if a checkpoint is damaged; if sampler and batches do not fit.
+        At the first rollback; if a checkpoint is damaged; if sampler and batch policy do not fit.
 
     Examples
     --------
@@ -141,9 +161,9 @@ def sample(
     check_key(key)
     plan = make_plan(num_draws, thin, burn_in, collect, on_divergence, max_rollbacks)
     num_chains = count_chains(num_chains)
-    make = make_sampler_again(sampler, on_divergence)
-    sampler = make(1.0)
-    check_batches(sampler, batches)
+    make_sampler = sampler_factory(sampler, on_divergence)
+    sampler = make_sampler(1.0)
+    _warn(check_batches(sampler, batches))
     devices = Devices(mesh, num_chains, batches)
     if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds >= 0):
         raise ValueError(f"`checkpoint_seconds` must not be negative, got {checkpoint_seconds!r}.")
@@ -154,53 +174,81 @@ def sample(
         state = start(sampler, position, chain_keys, position_per_chain)
     else:
         check_state(state, num_chains)
-    with devices.together():
-        state = devices.whole(state)
-        chains = Chains(chain_keys, make, state, batches, plan, devices)
-        chains.call = _call(key, chains)
+    with devices.lost_process_errors():
+        state = devices.gather(state)
+        call = _describe_call(key, batches, plan, num_chains)
+        job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
         saved = None
         if checkpoint is not None or devices.several:
-            which = _which_run(key, sampler, chains, batches)
-            told = {**which, "num_draws": num_draws, "start": digest(state)}
-            devices.same("give all of them the same key, settings, data and start", told)
-            saved = _resumed(chains, which, checkpoint, checkpoint_in_parts, checkpoint_keep)
+            identity = _identify(key, job, run, batches)
+            everything = {**identity, "num_draws": num_draws, "start": digest(state)}
+            advice = "use the same key, settings, data and start in all of them"
+            devices.check_same(advice, everything)
+            if checkpoint is not None:
+                options = {"in_parts": checkpoint_in_parts, "keep": checkpoint_keep}
+                saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
+                run, message = _resume(job, run, saved)
+                _warn(message)
+        check = POLICIES[on_divergence]
+        good = snapshot(run) if on_divergence == "rollback" else None
+        monitor = HealthMonitor(sampler.traits, job.position_names, job.momentum_sizes)
         label = f"{sampler.traits.name} x {num_chains}"
-        shown = progress if devices.first else False
         with (
-            make_progress(shown, plan.burn_in + plan.num_draws * plan.thin, label) as bar,
-            Keeper(saved, checkpoint_seconds, devices.agree) as keeper,
+            make_progress(progress if devices.first else False, plan.num_steps, label) as bar,
+            PeriodicSaver(saved, checkpoint_seconds, devices.agree, devices.gather) as saver,
         ):
-            bar.advance(chains.steps_done, None, None)
-            while not chains.arrived:
-                bar.advance(*chains.chunk())
-                keeper.after_chunk(chains.progressed, last=chains.arrived)
-        return chains.run()
+            done = plan.steps_done(run)
+            bar.advance(done, None, None)
+            while not plan.is_finished(run):
+                chunk = advance(job, run)
+                run, good, messages = check(job, chunk, good)
+                _warn(*messages, _check_health(job, chunk, run, monitor))
+                saver.after_chunk(good or run, last=plan.is_finished(run))
+                before, done = done, plan.steps_done(run)
+                bar.advance(done - before, mean_temperature(job, run), last_step_size(run))
+        return assemble(job, run)
 
 
-def _resumed(
-    chains: Chains,
-    which: dict[str, Any],
-    folder: str | os.PathLike[str] | None,
-    in_parts: bool,
-    keep: int,
-) -> Checkpoints | None:
-    """Take the chains to where they were when they were saved last."""
-    if folder is None:
-        return None
-    saved = Checkpoints(folder, which, writes=chains.devices.first, in_parts=in_parts, keep=keep)
-    found = saved.load(chains.state, chains.memory, chains.empty_page())
-    chains.devices.same(
-        f"they see different checkpoints in `{folder}`; put it on a disk that all of them read",
-        {"found": found and [found.done, found.kept]},
+def _warn(*messages: Message | None) -> None:
+    for message in messages:
+        if message is not None:
+            warn_user(message)
+
+
+def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Message | None]:
+    """Return the run as it was saved last, or as it is if there is no checkpoint."""
+    found, message = saved.load(run.state, run.accumulators, job.empty_page())
+    job.devices.check_same(
+        f"they see different checkpoints in `{saved.folder}`; use a disk that all of them read",
+        {"found": found and [found.burn_in_done, found.num_kept]},
     )
-    num_draws = chains.plan.num_draws
-    if found is not None and found.kept > num_draws:
+    if found is None:
+        return run, message
+    if found.num_kept > job.plan.num_draws:
         raise ValueError(
-            f"`{folder}` has {found.kept} draws already, more than `num_draws` {num_draws}."
+            f"`{saved.folder}` already has {found.num_kept} draws, more than `num_draws`, which is "
+            f"{job.plan.num_draws}."
         )
-    if found is not None:
-        chains.resume(found)
-    return saved
+    job.program(found)  # raises if the sampler cannot be built with the reduced step size
+    arrays = jax.tree.map(jnp.asarray, (found.state, found.accumulators))
+    state, accumulators = job.devices.put_chains(arrays)
+    return found._replace(state=state, accumulators=accumulators), message
+
+
+def _check_health(job: Job, chunk: Chunk, run: RunState, monitor: HealthMonitor) -> Message | None:
+    """Return a warning if the chains are finite but their draws are not the posterior."""
+    went_back = run.num_kept < chunk.after.num_kept
+    if not chunk.has_draws or went_back or not job.momentum_sizes:
+        return None
+    if job.plan.on_divergence == "continue":  # the user looks at `run.diverged`
+        return None
+    if not monitor.is_due(run.num_kept, job.plan.is_finished(run)):
+        return None
+    h = last_step_size(run)
+    assert h is not None
+    temperatures = pages.statistic(run.pages, "kinetic_temperature")
+    text = monitor.check(temperatures, h, job.plan.thin, job.devices.gather(run.state))
+    return Message(text, HealthWarning) if text else None
 
 
 def run_chain(
@@ -215,10 +263,10 @@ def run_chain(
 ) -> tuple[ArrayTree, Any]:
     """Run one chain as a pure function: for `jax.jit`, and for `jax.vmap` over settings.
 
-    `sample` runs many chains of *one* sampler, with progress, a look for divergence and draws
-    moved to the host. This runs one chain of a sampler whose step size or diffusion may be
-    traced, so that a whole grid of settings becomes one program. A chain that diverges ends in
-    NaN. Draws are those of `sample`, which gives chain `i` the key `isotherm.random.fold(key, i)`.
+    `sample` runs many chains of *one* sampler, shows progress, checks for divergence and moves
+    draws to the host. This function runs one chain of a sampler whose step size or diffusion may be
+    traced, so that a whole grid of settings becomes one program. A chain that diverges ends in NaN.
+    The draws are those of `sample`, whose chain `i` has the key `isotherm.random.fold(key, i)`.
 
     Parameters
     ----------
@@ -235,7 +283,7 @@ def run_chain(
     >>> def spread(step_size, key):
     ...     sampler = isotherm.msgnht(lambda x, batch: -x, step_size)
     ...     draws, _ = isotherm.run_chain(key, sampler, jnp.zeros(2), isotherm.no_batches(),
-    ...                               num_draws=200, thin=10)
+    ...                                   num_draws=200, thin=10)
     ...     return draws.std()
     >>> keys = jax.random.split(jax.random.key(0), 3)
     >>> jax.jit(jax.vmap(spread))(jnp.array([0.1, 0.2, 0.4]), keys).shape
@@ -255,9 +303,8 @@ def run_chain(
     return draws, state
 
 
-def _call(key: Key, chains: Chains) -> dict[str, Any]:
-    """Write down how a run was asked for."""
-    plan, batches = chains.plan, chains.batches
+def _describe_call(key: Key, batches: BatchPolicy, plan: Plan, num_chains: int) -> dict[str, Any]:
+    """Return the arguments of `sample` as far as they can be written in JSON."""
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "batches": getattr(batches, "policy", type(batches).__name__),
@@ -265,27 +312,28 @@ def _call(key: Key, chains: Chains) -> dict[str, Any]:
         "num_draws": plan.num_draws,
         "thin": plan.thin,
         "burn_in": plan.burn_in,
-        "num_chains": chains.num_chains,
+        "num_chains": num_chains,
         "on_divergence": plan.on_divergence,
         "max_rollbacks": plan.max_rollbacks,
     }
 
 
-def _which_run(key: Key, sampler: Sampler, chains: Chains, batches: BatchPolicy) -> dict[str, Any]:
-    """Say what makes a run this run, as far as it can be seen from outside."""
-    traits, data = sampler.traits, batches
+def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[str, Any]:
+    """Return what tells this run from others, as far as it can be seen from outside."""
+    sampler, data = job.make_sampler(1.0), batches
+    traits = sampler.traits
     if isinstance(batches, ShardedBatches):
-        data = chains.devices.whole(jax.jit(ShardedBatches.some_rows)(batches))
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), chains.state)
+        data = job.devices.gather(jax.jit(ShardedBatches.some_rows)(batches))
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
     batch = jax.eval_shape(batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
         "batches": [batches.policy, getattr(batches, "batch_size", None), digest(data)],
-        "thin": chains.plan.thin,
-        "burn_in": chains.plan.burn_in,
-        "num_chains": chains.num_chains,
-        "state": describe(chains.state),
-        "collect": describe(chains.memory),
+        "thin": job.plan.thin,
+        "burn_in": job.plan.burn_in,
+        "num_chains": job.num_chains,
+        "state": describe(run.state),
+        "collect": describe(run.accumulators),
         "what a step does (model, step size, settings)": fingerprint(sampler.step, key, one, batch),
     }

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, for those who want to finish what they are doing first."""
+"""Handlers for Ctrl-C and SIGTERM, so that work can be finished before the process stops."""
 
 import signal
 import threading
@@ -8,10 +8,13 @@ from typing import Any
 
 
 @contextmanager
-def signals_go_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Let a handler have both signals for a while; outside the main thread, which gets none, nothing changes."""
-    here = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if here else ()
+def handle_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Send SIGINT and SIGTERM to a handler inside the context.
+
+    Outside the main thread, which alone receives signals, nothing changes.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -1,0 +1,77 @@
+"""Find a mode of the posterior with an optax optimiser on minibatches."""
+
+import jax
+import optax
+
+from isotherm.batches.in_memory import InMemoryBatches
+from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.tree import as_position
+from isotherm.types import ArrayTree, Key
+
+
+def find_mode(
+    key: Key,
+    grad_fn: MinibatchGradient,
+    position: ArrayTree,
+    batches: InMemoryBatches,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 2000,
+) -> ArrayTree:
+    r"""Return an approximate mode of the posterior.
+
+    Parameters
+    ----------
+    key
+        For the batches.
+    grad_fn
+        From `isotherm.minibatch_gradient`.
+    position
+        Where to start.
+    batches
+        The data.
+    optimizer
+        Minimises $-\log\pi/N$; by default Adam with a cosine decay from 0.03 to 0.
+    num_steps
+        Number of updates.
+
+    Examples
+    --------
+    >>> import isotherm, jax, jax.numpy as jnp
+    >>> x = 3 + jax.random.normal(jax.random.key(0), (100,))
+    >>> grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m)**2, lambda m: -m**2, 100)
+    >>> mode = find_mode(jax.random.key(1), grad_fn, 0.0, isotherm.independent_batches(x, 20))
+    >>> bool(abs(mode - x.sum() / 102) < 0.05)
+    True
+    """
+    check_target(grad_fn, batches)
+    if optimizer is None:
+        optimizer = optax.adam(optax.cosine_decay_schedule(0.03, num_steps))
+    transform = optimizer
+
+    @jax.jit
+    def ascend(position: ArrayTree, batches: InMemoryBatches) -> ArrayTree:
+        def update(t: jax.Array, carry: tuple) -> tuple:
+            position, state = carry
+            grads = grad_fn(position, batches.batch(key, t))
+            loss_grads = jax.tree.map(lambda g: -g / grad_fn.data_size, grads)
+            updates, state = transform.update(loss_grads, state, position)
+            return optax.apply_updates(position, updates), state
+
+        return jax.lax.fori_loop(0, num_steps, update, (position, transform.init(position)))[0]
+
+    return ascend(as_position(position), batches)
+
+
+def check_target(grad_fn: object, batches: object) -> None:
+    """Raise an error unless prior, likelihood and data can be told apart."""
+    if not isinstance(grad_fn, MinibatchGradient):
+        raise ValueError(
+            "`grad_fn` must come from isotherm.minibatch_gradient: the log prior and the log "
+            f"likelihood are needed separately, got {grad_fn!r}."
+        )
+    if not isinstance(batches, InMemoryBatches):
+        raise ValueError(
+            "`batches` must hold the data, as isotherm.independent_batches((x, y), 100) does, "
+            f"got {type(batches).__name__}."
+        )
