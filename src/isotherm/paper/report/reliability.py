@@ -13,7 +13,7 @@ FEW = 4
 
 
 class Curve(Protocol):
-    """A reliability curve, as `isotherm.diagnostics.calibration.reliability` returns it."""
+    """A reliability curve, as `isotherm.diagnostics.reliability` returns it."""
 
     @property
     def edges(self) -> np.ndarray:
