@@ -52,7 +52,7 @@ def pull_to_one(tree, batch):
 
 
 class Compiled(NamedTuple):
-    """A sampler with step size 0.1, compiled once for all tests, and the dtypes of its traces."""
+    """A sampler that is compiled once for all tests, and the dtypes of its traces."""
 
     init: Any
     step: Any
@@ -61,13 +61,18 @@ class Compiled(NamedTuple):
 
 @cache
 def compiled(name):
-    sampler, traces = FACTORIES[name](pull_to_one, 0.1), []
+    traces = []
 
-    def step(key, state):
+    @jit
+    def step(key, state, h):
         traces.append(state.position["w"].dtype)
-        return sampler.step(key, state, None)
+        return FACTORIES[name](pull_to_one, h).step(key, state, None)
 
-    return Compiled(jit(sampler.init), jit(step), traces)
+    return Compiled(
+        FACTORIES[name](pull_to_one, 0.1).init,
+        lambda key, state, h=0.1: step(key, state, h),
+        traces,
+    )
 
 
 @ALL_SAMPLERS
@@ -91,7 +96,8 @@ def test_structure_shapes_and_dtypes_are_kept_with_one_trace(key, name, dtype):
 def test_double_precision_is_kept(key, name):
     with jax.enable_x64(True):
         sampler = FACTORIES[name](pull_to_one, 0.1)
-        state, _ = jit(lambda k: sampler.step(k, sampler.init(position(jnp.float64), k), None))(key)
+        state = jax.eval_shape(sampler.init, position(jnp.float64), key)
+        state, _ = jax.eval_shape(sampler.step, key, state, None)
         floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
         assert all(leaf.dtype == jnp.float64 for leaf in floats)
 
@@ -131,30 +137,38 @@ def test_no_key_is_used_twice(key, name):
 
 @ALL_SAMPLERS
 def test_step_sizes_can_be_mapped_over(key, name):
+    init, step, _ = compiled(name)
+    start = init(position(), key)
+
     def two_steps(h):
         sampler = FACTORIES[name](pull_to_one, h)
-        state = sampler.init(position(), key)
 
-        def step(state, i):
+        def advance(state, i):
             return sampler.step(random.fold(key, i), state, None)[0], None
 
-        return jax.lax.scan(step, state, jnp.arange(2))[0].position["w"]
+        return jax.lax.scan(advance, start, jnp.arange(2))[0].position["w"]
 
     together = jit(jax.vmap(two_steps))(jnp.array([0.05, 0.1]))
-    separately = jit(two_steps)
     for i, h in enumerate([0.05, 0.1]):
-        np.testing.assert_allclose(together[i], separately(h), rtol=2e-5, atol=2e-6)
+        state = start
+        for number in range(2):
+            state, _ = step(random.fold(key, number), state, h)
+        np.testing.assert_allclose(together[i], state.position["w"], rtol=2e-5, atol=2e-6)
 
 
 @ALL_SAMPLERS
 def test_any_optax_schedule_is_a_step_size(key, name):
     sampler = FACTORIES[name](pull_to_one, optax.linear_schedule(0.2, 0.1, 2))
 
-    def step(state, _):
-        state, info = sampler.step(key, state, None)
-        return state, info.step_size
+    @jit
+    def step_sizes(state):
+        sizes = []
+        for _ in range(4):
+            state, info = sampler.step(key, state, None)
+            sizes.append(info.step_size)
+        return sizes
 
-    _, sizes = jit(lambda s: jax.lax.scan(step, s, length=4))(compiled(name).init(position(), key))
+    sizes = step_sizes(sampler.init(position(), key))
     np.testing.assert_allclose(sizes, [0.2, 0.15, 0.1, 0.1], rtol=1e-6)
 
 
