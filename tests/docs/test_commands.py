@@ -32,6 +32,7 @@ def call(*arguments):
         return CliRunner().invoke(app, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands("isotherm"), ids=" ".join)
 def test_commands_work(command, runs, monkeypatch):
     monkeypatch.chdir(ROOT)

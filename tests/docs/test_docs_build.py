@@ -8,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sphinx", reason="the documentation needs sphinx: pip install '.[docs]'")
 pytest.importorskip("myst_parser", reason="the documentation needs myst-parser")
 pytest.importorskip("furo", reason="the documentation needs furo")

@@ -15,6 +15,7 @@ from markdown_blocks import ROOT, name
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_examples_run_without_a_warning(example, monkeypatch, capsys):
     assert len(example.read_text().splitlines()) < 60

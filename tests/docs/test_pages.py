@@ -27,7 +27,16 @@ def without_numbers(printed):
     return [" ".join(line.split()) for line in printed.strip().splitlines()]
 
 
-@pytest.mark.parametrize("page", PROGRAMS, ids=name)
+def slow_pages():
+    """Return all pages with programs; only the first two that a reader sees are quick to run."""
+    quick = ("README.md", "quickstart.md")
+    return [
+        page if page.name in quick else pytest.param(page, marks=pytest.mark.slow)
+        for page in PROGRAMS
+    ]
+
+
+@pytest.mark.parametrize("page", slow_pages(), ids=name)
 def test_programs_run_and_print_what_the_page_shows(page):
     namespace, printed = {"__name__": "__main__"}, None
     with jax.numpy_rank_promotion("allow"):  # forbidden in tests, but not for users

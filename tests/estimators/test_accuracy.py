@@ -33,6 +33,8 @@ from isotherm.references.logistic import logistic_posterior
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
+pytestmark = pytest.mark.slow
+
 
 def check_moments(draws, mean, sd):
     deviation, shift = errors(draws, mean, sd)

@@ -46,6 +46,7 @@ def arrays(folder, name):
         return [file[x] for x in file.files]
 
 
+@pytest.mark.slow
 def test_chains_are_the_same_on_1_2_and_4_devices_also_when_resumed(four):
     folder, _ = four
     one, other = arrays(folder, "chains-1"), arrays(folder, "chains-4-then-2")
@@ -58,11 +59,13 @@ def close(one, other):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_devices_that_share_a_batch_differ_by_rounding_only(four):
     folder, _ = four
     close(arrays(folder, "shared-none"), arrays(folder, "shared-2-by-2"))
 
 
+@pytest.mark.slow
 def test_gradients_are_summed_once_each_and_data_are_not_moved(four):
     # Two chains of three numbers per device; one gradient in the loop over steps, one in the step
     # that is kept.
@@ -71,6 +74,7 @@ def test_gradients_are_summed_once_each_and_data_are_not_moved(four):
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_batch_and_each_reads_its_own_shards(four, two):
     for number in range(2):
         close(arrays(four[0], "shared-none"), arrays(two[0], f"shared-process-{number}"))
@@ -80,10 +84,12 @@ def test_two_processes_share_a_batch_and_each_reads_its_own_shards(four, two):
         ]
 
 
+@pytest.mark.slow
 def test_processes_with_different_arguments_are_refused(two):
     assert "The processes of this run differ: use the same key" in two[3]
 
 
+@pytest.mark.slow
 def test_a_killed_process_stops_the_other_within_a_minute(two):
     _, first, second, _, errors, seconds = two
     assert second == -signal.SIGKILL
@@ -92,6 +98,7 @@ def test_a_killed_process_stops_the_other_within_a_minute(two):
     assert seconds < 60
 
 
+@pytest.mark.slow
 def test_what_two_processes_saved_is_resumed_in_one(two):
     folder = two[0] / "killed"
     latest = max(folder.glob("state-*.json"))

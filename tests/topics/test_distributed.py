@@ -6,6 +6,8 @@ import shared_batches
 
 from processes import begin, free_port
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):

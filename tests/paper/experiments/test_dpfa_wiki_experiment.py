@@ -48,6 +48,7 @@ def result(_data):
     return result
 
 
+@pytest.mark.slow
 def test_every_method_has_its_curves(result):
     for name in SMALL.methods():
         curve, late = result[f"curve {name}"], result[f"late {name}"]
@@ -60,6 +61,7 @@ def test_every_method_has_its_curves(result):
     assert set(dpfa_wiki.plot(SMALL, result)) == {"curves", "alternatives", "layers"}
 
 
+@pytest.mark.slow
 def test_claims_compare_documents_and_can_fail(result):
     """If every token is 10 % less probable, the perplexity is 11 % higher, without error."""
     worse = result | {"cells BCDF": result["cells S, one layer"] + np.log(0.9)}

@@ -138,6 +138,7 @@ def test_bad_settings_raise():
         lda_icml.Config(num_steps=10)
 
 
+@pytest.mark.slow
 def test_smoke_run(tmp_path):
     try:
         locate("icml", None, ["icml_bow.npz"])

@@ -130,6 +130,7 @@ def has_mnist() -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_mnist(), reason="needs ../shared/data/mnist")
 def test_smoke_run(tmp_path):
     name = "mnist-depth"  # the other experiments with curves use the same code
