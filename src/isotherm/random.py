@@ -139,7 +139,7 @@ def as_noise(noise: str | Noise) -> Noise:
     """
     if callable(noise):
         return noise
-    if noise not in NOISES:
+    if not isinstance(noise, str) or noise not in NOISES:
         raise ValueError(f"`noise` must be one of {sorted(NOISES)} or a function, got {noise!r}.")
     return NOISES[noise]
 

@@ -1,5 +1,9 @@
 """Operations on pytrees, and checks of positions and gradients."""
 
+from contextlib import suppress
+from operator import index
+from typing import Any
+
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -40,6 +44,29 @@ def zeros_like_working(tree: ArrayTree) -> ArrayTree:
     return jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), tree
     )
+
+
+def as_arrays(name: str, tree: ArrayTree) -> ArrayTree:
+    """Convert every leaf to a JAX array; an error names the argument `name`."""
+    if not jax.tree.leaves(tree):
+        raise ValueError(f"`{name}` must be an array, or a pytree of arrays, got {tree!r}.")
+    try:
+        return jax.tree.map(jnp.asarray, tree)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"`{name}` must be an array of numbers, or a pytree: {error}") from error
+
+
+def count(name: str, value: Any, least: int) -> int:
+    """Convert a whole number, of Python or NumPy, to `int`."""
+    whole = None
+    if isinstance(value, float):
+        whole = int(value) if value.is_integer() else None
+    elif hasattr(value, "__index__") and np.ndim(value) == 0:
+        with suppress(TypeError):  # an array of another type
+            whole = index(value)
+    if whole is None or whole < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
+    return whole
 
 
 def as_position(position: ArrayTree) -> ArrayTree:

@@ -65,7 +65,7 @@ def test_full_batch_is_the_data(key):
         ((), 1, "`data` is empty"),
         ((ROWS, ROWS[:5]), 2, "same first axis"),
         ((ROWS, np.float32(1)), 2, "same first axis"),
-        (ROWS, 0, "`batch_size` must be at least 1, got 0"),
+        (ROWS, 0, "`batch_size` must be a whole number of at least 1, got 0"),
         (ROWS, 11, "`batch_size` is 11, but `data` has only 10 rows"),
     ],
 )

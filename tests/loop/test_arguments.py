@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import isotherm
-from isotherm.loop.arguments import count
+from isotherm.tree import count
 
 DOCUMENTED = (ValueError, isotherm.exceptions.DivergedError)
 KEY = jax.random.key(0)

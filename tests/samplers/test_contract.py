@@ -208,7 +208,7 @@ def test_messages_name_the_bad_setting():
         (lambda: isotherm.sgnht(None, 0.1, thermostat="matrix"), "`thermostat` must be one of"),
         (lambda: isotherm.sghmc(None, 0.1, 1.0, noise_estimate=2.0), "at most `friction`"),
         (lambda: isotherm.msgnht(None, 0.1, noise="pink"), "`noise` must be one of"),
-        (lambda: isotherm.psgld(None, 0.1, decay=1.0), "`decay` must be in"),
+        (lambda: isotherm.psgld(None, 0.1, decay=1.0), "`decay` must be a number in"),
         (lambda: isotherm.psgld(None, 0.1, freeze_after=0), "`freeze_after` must be"),
         (lambda: isotherm.sgrld(None, 0.1, prior=0.0), "`prior` must be positive"),
     ]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
+from isotherm.tree import as_arrays, count
 from isotherm.types import Batch, Key
 
 
@@ -109,8 +110,7 @@ def _check_rows(data: Any) -> int:
 
 def _in_memory(data: Any, batch_size: int, policy: str) -> InMemoryBatches:
     rows = _check_rows(data)
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+    batch_size = count("batch_size", batch_size, 1)
     if batch_size > rows:
         raise ValueError(f"`batch_size` is {batch_size}, but `data` has only {rows} rows.")
-    return InMemoryBatches(jax.tree.map(jnp.asarray, data), int(batch_size), policy)
+    return InMemoryBatches(as_arrays("data", data), batch_size, policy)

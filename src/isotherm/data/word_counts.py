@@ -65,7 +65,10 @@ def check_counts(x: Any, *, what: str = "`counts`") -> Counts:
     array([1, 0], dtype=int32)
     """
     if not sparse.issparse(x):
-        x = np.asarray(x)
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise CountError(f"{what} must be an array: {error}") from error
         if x.ndim != 2:
             raise CountError(f"{what} must have shape (documents, words), got {x.shape}.")
     if x.dtype.kind not in "biuf":

@@ -86,7 +86,10 @@ def _per_coordinate(name: str, draws: ArrayTree, min_chains: int = 1, **options:
     def leaf(x: Any) -> np.ndarray:
         if np.iscomplexobj(x):
             raise ValueError("`draws` must be real: pass the real and imaginary parts separately.")
-        x = np.asarray(x, np.float64)
+        try:
+            x = np.asarray(x, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`draws` must be arrays of numbers: {error}") from error
         if x.ndim < 2 or 0 in x.shape[:2]:
             raise ValueError(f"`draws` must have leading axes (chain, draw), got shape {x.shape}.")
         shape, x = x.shape[2:], x.reshape(*x.shape[:2], -1)

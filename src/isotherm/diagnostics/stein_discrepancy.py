@@ -36,6 +36,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from isotherm.tree import as_arrays
+
 
 def ksd(
     draws: ArrayLike,
@@ -70,21 +72,24 @@ def ksd(
     >>> print(f"{exact:.2f} {hot:.2f} floor {ksd_floor(-draws):.2f}")
     0.08 0.53 floor 0.08
     """
-    draws, scores = jnp.asarray(draws), jnp.asarray(scores)
-    if draws.ndim != 2 or draws.shape != scores.shape:
+    x, s = as_arrays("draws", draws), as_arrays("scores", scores)
+    if x.ndim != 2 or x.shape != s.shape or len(x) < 1:
         raise ValueError(
-            "`draws` and `scores` must have the same shape (n, d), "
-            f"got {draws.shape} and {scores.shape}."
+            "`draws` and `scores` must have the same shape (n, d), n >= 1, "
+            f"got {x.shape} and {s.shape}."
         )
     if not -1 < exponent < 0:
         raise ValueError(f"`exponent` must be between -1 and 0, got {exponent}.")
     if not block_size > 0:
         raise ValueError(f"`block_size` must be positive, got {block_size}.")
-    lengths = jnp.broadcast_to(scale, draws.shape)
-    centred = (draws - draws.mean(0, keepdims=True)) / lengths
-    pairs = _mean_over_pairs(centred, scores * lengths, exponent, block_size)
+    lengths = as_arrays("scale", scale)
+    if lengths.shape not in ((), x.shape[1:], x.shape):
+        raise ValueError(f"`scale` must be a number or have shape ({x.shape[1]},), got {scale!r}.")
+    lengths = jnp.broadcast_to(lengths, x.shape)
+    centred = (x - x.mean(0, keepdims=True)) / lengths
+    pairs = _mean_over_pairs(centred, s * lengths, exponent, block_size)
     # Rounding can make the sum of squares negative.
-    return jnp.sqrt(jnp.maximum(pairs + ksd_floor(scores, scale, exponent) ** 2, 0))
+    return jnp.sqrt(jnp.maximum(pairs + ksd_floor(s, scale, exponent) ** 2, 0))
 
 
 def ksd_floor(scores: ArrayLike, scale: ArrayLike = 1.0, exponent: float = -0.5) -> jax.Array:

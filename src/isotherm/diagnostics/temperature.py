@@ -35,6 +35,7 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from isotherm.diagnostics.convergence import ess
+from isotherm.tree import as_arrays
 from isotherm.types import ArrayTree, Batch, GradFn
 
 
@@ -46,7 +47,7 @@ def kinetic_temperature(momentum: ArrayTree) -> jax.Array:
     >>> kinetic_temperature({"b": jnp.array([2.0]), "w": jnp.array([1.0, -1.0])})
     Array([4., 1.], dtype=float32)
     """
-    return _per_leaf(lambda p: jnp.mean(p * p), momentum)
+    return _per_leaf(lambda p: jnp.mean(p * p), as_arrays("momentum", momentum))
 
 
 def virial(position: ArrayTree, grads: ArrayTree) -> jax.Array:

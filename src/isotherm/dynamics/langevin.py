@@ -124,7 +124,13 @@ def langevin(
             lambda r: (jnp.sqrt(temperature) * r).astype(r.dtype), random.gaussian(key, like)
         )
         force = like if word.carries_gradient else None
-        xi = friction.start(momentum, jnp.asarray(start))
+        try:
+            xi = friction.start(momentum, jnp.asarray(start))
+        except ValueError as error:
+            raise ValueError(
+                "`initial_thermostat`, by default `diffusion`, must be a number or have the shape "
+                f"of the thermostat: {error}"
+            ) from error
         return LangevinState(position, momentum, xi, jnp.zeros((), jnp.int32), force)
 
     def noise_key(key: Key, number: int) -> Key:

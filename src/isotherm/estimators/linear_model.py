@@ -1,11 +1,11 @@
 """Base class of the regressions with coefficients and an intercept."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from sklearn.utils import check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotherm.estimators.base import BayesianEstimator
@@ -23,22 +23,8 @@ class BayesianLinearModel(BayesianEstimator):
     intercept_: Any
     _draws: Draws
 
-    def __init__(
-        self,
-        standardize: bool,
-        fit_intercept: bool,
-        prior_variance: float,
-        num_draws: int,
-        num_chains: int,
-        thin: int | None,
-        burn_in: int | None,
-        random_state: Any,
-        verbose: bool,
-        checkpoint: str | os.PathLike[str] | None,
-    ) -> None:
-        super().__init__(
-            prior_variance, num_draws, num_chains, thin, burn_in, random_state, verbose, checkpoint
-        )
+    def __init__(self, standardize: bool, fit_intercept: bool, *settings: Any) -> None:
+        super().__init__(*settings)
         self.standardize = standardize
         self.fit_intercept = fit_intercept
 
@@ -53,6 +39,10 @@ class BayesianLinearModel(BayesianEstimator):
         """Draws of the coefficients by name, with leading axes `(chain, draw)`."""
         check_is_fitted(self)
         return self._draws
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_scalar(self.fit_intercept, "fit_intercept", (bool, np.bool_))
 
     def _check_features(self, X: Any) -> Any:
         """Check the features of rows to predict."""

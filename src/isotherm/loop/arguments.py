@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import signature
-from operator import index
 from typing import Any
 
 import jax
@@ -16,20 +15,8 @@ from isotherm.loop.collect import Collector, Draws, Running
 from isotherm.loop.divergence import POLICIES
 from isotherm.loop.state import Plan
 from isotherm.loop.user_warnings import Message
-from isotherm.tree import as_position, leaf_names
+from isotherm.tree import as_position, count, leaf_names
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
-
-
-def count(name: str, value: Any, least: int) -> int:
-    """Convert a whole number, of Python or NumPy, to `int`."""
-    whole = None
-    if isinstance(value, float):
-        whole = int(value) if value.is_integer() else None
-    elif hasattr(value, "__index__") and np.ndim(value) == 0:
-        whole = index(value)
-    if whole is None or whole < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
-    return whole
 
 
 def count_chains(num_chains: Any) -> int:

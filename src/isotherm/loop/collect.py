@@ -182,7 +182,7 @@ def probabilities(
     """Keep a classifier's probabilities, averaged over the draws, and their mean entropy.
 
     The result is a dictionary with `"probabilities"`, of shape (chain, row, class), and
-    `"entropy"`, of shape (chain, row). `isotherm.diagnostics.calibration.mutual_information`
+    `"entropy"`, of shape (chain, row). `isotherm.diagnostics.mutual_information`
     computes the epistemic uncertainty from the two.
 
     Parameters

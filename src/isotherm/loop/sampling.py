@@ -26,7 +26,6 @@ from isotherm.loop.arguments import (
     check_batches,
     check_key,
     check_state,
-    count,
     count_chains,
     make_plan,
     sampler_factory,
@@ -52,7 +51,7 @@ from isotherm.loop.progress import make_progress
 from isotherm.loop.run import Run
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
-from isotherm.tree import as_position
+from isotherm.tree import as_position, count
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 

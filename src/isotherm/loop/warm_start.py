@@ -47,11 +47,10 @@ from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MAS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
-from isotherm.loop.arguments import count
 from isotherm.loop.find_mode import check_target, find_mode
 from isotherm.loop.sampling import run_chain
 from isotherm.samplers.msgnht import msgnht
-from isotherm.tree import as_position
+from isotherm.tree import as_position, count
 from isotherm.types import ArrayTree, GradFn, Key
 
 KRONECKER_FLOOR = 0.04

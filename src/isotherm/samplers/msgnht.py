@@ -95,7 +95,7 @@ def msgnht(
     ((2,), 1)
     """
     allowed = ("per_coordinate", "full_matrix")
-    if thermostat not in allowed:
+    if not isinstance(thermostat, str) or thermostat not in allowed:
         raise ValueError(f"`thermostat` must be one of {allowed}, got {thermostat!r}.")
     return langevin(
         grad_fn,

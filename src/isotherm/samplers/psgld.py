@@ -19,6 +19,7 @@ neural networks*, AAAI. Their gradient is a mean over the batch: with $N$ data t
 our $2h/N$ and their $\lambda$ our $\lambda/N$.
 """
 
+from numbers import Real
 from typing import NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ from isotherm import random
 from isotherm.diagnostics.temperature import virial
 from isotherm.dynamics.overdamped import overdamped
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
-from isotherm.tree import add_increment, as_position, zeros_like_working
+from isotherm.tree import add_increment, as_position, count, zeros_like_working
 from isotherm.types import (
     ArrayTree,
     GradFn,
@@ -84,10 +85,10 @@ def psgld(
     step_size_fn = as_schedule(step_size)
     require_nonnegative("temperature", temperature)
     require_positive("damping", damping)
-    if not 0 <= decay < 1:
-        raise ValueError(f"`decay` must be in [0, 1), got {decay}.")
-    if freeze_after is not None and freeze_after < 1:
-        raise ValueError(f"`freeze_after` must be at least 1, got {freeze_after}.")
+    if not isinstance(decay, Real) or not 0 <= decay < 1:
+        raise ValueError(f"`decay` must be a number in [0, 1), got {decay!r}.")
+    if freeze_after is not None:
+        freeze_after = count("freeze_after", freeze_after, 1)
     if freeze_after is not None and freeze_after > 2**31 - 1:
         freeze_after = None  # no run is that long
     noise_fn = random.as_noise(noise)

@@ -16,6 +16,8 @@ rate is our $h^2$, their $\alpha$ our $h\gamma$.
 Chen, Ding & Carin (2015), *On the convergence of SG-MCMC algorithms with high-order integrators*.
 """
 
+import numpy as np
+
 from isotherm.coordinates.linear import Coordinates
 from isotherm.dynamics.langevin import langevin
 from isotherm.random import Noise
@@ -58,7 +60,7 @@ def sghmc(
     require_nonnegative("friction", friction)
     require_nonnegative("noise_estimate", noise_estimate)
     diffusion = friction - noise_estimate
-    if not is_traced(diffusion) and not diffusion >= 0:
+    if not is_traced(diffusion) and not np.all(diffusion >= 0):
         raise ValueError(
             f"`noise_estimate` must be at most `friction` ({friction}), got {noise_estimate}."
         )

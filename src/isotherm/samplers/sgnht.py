@@ -54,7 +54,7 @@ def sgnht(
     ()
     """
     allowed = ("scalar", "per_tensor")
-    if thermostat not in allowed:
+    if not isinstance(thermostat, str) or thermostat not in allowed:
         raise ValueError(f"`thermostat` must be one of {allowed}, got {thermostat!r}.")
     return langevin(
         grad_fn,
