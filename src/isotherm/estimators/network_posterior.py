@@ -94,16 +94,19 @@ class MLPModel(NamedTuple):
         r"""Return $\sigma^2$ of a regression, in double precision."""
         return np.exp(2 * np.asarray(positions[..., -1], np.float64))
 
-    def log_likelihood(
-        self, position: jax.Array, batch: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> jax.Array:
-        """Return the log likelihood of each row times its weight, up to a constant."""
-        x, y, weight = batch
+    def log_likelihood(self, position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
+        """Return the log likelihood of each row of `(x, y)`, up to a constant.
+
+        If the batch is `(x, y, weight)`, it is multiplied by the weights.
+        """
+        x, y, *weight = batch
         outputs = self.apply(position, x)
         if self.classification:
-            return weight * categorical_log_likelihood(outputs, y)
-        log_noise = position[-1]
-        return weight * (-0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise)
+            values = categorical_log_likelihood(outputs, y)
+        else:
+            log_noise = position[-1]
+            values = -0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise
+        return weight[0] * values if weight else values
 
     def log_prior(self, position: jax.Array) -> jax.Array:
         """Return the log density of the prior, up to a constant."""
@@ -166,9 +169,9 @@ def network_target(
         Rows per step; by default all of up to 2048 rows, otherwise 512.
     """
     size = batch_size or (len(y) if len(y) <= MAX_FULL_BATCH else BATCH_SIZE)
-    label_type = np.int32 if model.classification else np.float32
-    rows = (x.astype(np.float32), y.astype(label_type), np.ones(len(y), np.float32))
-    if size >= len(y):  # rows of weight 0 make similar data share a compiled program
+    rows = (x.astype(np.float32), y.astype(np.int32 if model.classification else np.float32))
+    if size >= len(y):  # pad with rows of weight 0, so that similar data share a program
+        rows = (*rows, np.ones(len(y), np.float32))
         rows = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
         batches = full_batch(rows)
     else:
@@ -204,7 +207,7 @@ def _compiled(model: MLPModel, data_size: int) -> tuple[MinibatchGradient, Calla
 def _run_pilot(
     gradient: MinibatchGradient, key: Key, position: jax.Array, h: jax.Array, batches: BatchPolicy
 ) -> tuple[jax.Array, jax.Array]:
-    """Take some steps; return the last position and the largest curvature of one batch there."""
+    """Run the pilot for a round; return its last position and the largest curvature there."""
     sampler = msgnht(gradient, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS)
     (position,), _ = run_chain(key, sampler, position, batches, num_draws=1, thin=STEPS_PER_ROUND)
     batch = batches.batch(random.fold(key, 3), jnp.zeros((), jnp.int32))

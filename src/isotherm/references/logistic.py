@@ -174,7 +174,7 @@ def logistic_posterior(
     if draws is None:
         sampler = _sample_by_hmc if method == "hmc" else _sample_by_gibbs
         data = _Data(x, y, variance, num_classes)
-        draws = sampler(data, num_chains, num_draws, burn_in, seed, report)
+        draws = sampler(data, _Plan(num_chains, num_draws, burn_in, seed), report)
         _store(path, key, draws, settings)
     posterior = ReferencePosterior(draws, settings, key)
     if not posterior.converged:
@@ -196,48 +196,37 @@ class _Data(NamedTuple):
     num_classes: int
 
 
-def _sample_by_gibbs(
-    data: _Data,
-    num_chains: int,
-    num_draws: int,
-    burn_in: int,
-    seed: int,
-    report: Callable[[str], None],
-) -> np.ndarray:
+class _Plan(NamedTuple):
+    """Lengths and seed of the chains."""
+
+    num_chains: int
+    num_draws: int
+    burn_in: int
+    seed: int
+
+
+def _sample_by_gibbs(data: _Data, plan: _Plan, report: Callable[[str], None]) -> np.ndarray:
     gibbs = PolyaGammaGibbs(*data)
     chains = []
-    for chain, stream in enumerate(np.random.SeedSequence(seed).spawn(num_chains)):
-        prefix = f"Reference posterior, chain {chain + 1} of {num_chains}"
+    for chain, stream in enumerate(np.random.SeedSequence(plan.seed).spawn(plan.num_chains)):
+        prefix = f"Reference posterior, chain {chain + 1} of {plan.num_chains}"
 
         def report_percentage(percent: int, prefix: str = prefix) -> None:
             report(f"{prefix}: {percent} %")
 
         rng = np.random.default_rng(stream)
-        chains.append(gibbs.chain(rng, num_draws, burn_in, report_percentage))
+        chains.append(gibbs.chain(rng, plan.num_draws, plan.burn_in, report_percentage))
     return np.stack(chains)
 
 
-def _sample_by_hmc(
-    data: _Data,
-    num_chains: int,
-    num_draws: int,
-    burn_in: int,
-    seed: int,
-    report: Callable[[str], None],
-) -> np.ndarray:
+def _sample_by_hmc(data: _Data, plan: _Plan, report: Callable[[str], None]) -> np.ndarray:
     density = logistic_log_density(*data)
     mode = density.mode()
-    draws, _ = hmc(
-        LogDensityTarget(mode, density.curvature(mode), density.value_and_gradient),
-        num_chains=num_chains,
-        num_draws=num_draws,
-        burn_in=burn_in,
-        seed=seed,
-        report=report,
-    )
+    target = LogDensityTarget(mode, density.curvature(mode), density.value_and_gradient)
+    draws, _ = hmc(target, **plan._asdict(), report=report)
     num_features = data.x.shape[1]
     shape = (num_features,) if data.num_classes == 2 else (num_features, data.num_classes)
-    return draws.reshape(num_chains, num_draws, *shape).astype(np.float32)
+    return draws.reshape(*draws.shape[:2], *shape).astype(np.float32)
 
 
 def _round(values: Any) -> Any:
