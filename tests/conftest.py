@@ -1,4 +1,4 @@
-"""Shared by all tests: one key, and no silent broadcasting."""
+"""Shared by all tests: one key, and broadcasting between ranks is an error."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ def key():
 
 @pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-    """Free the programs that a module compiled: no other module uses them, and they take gigabytes."""
+    """Free compiled programs after each module: no other module uses them."""
     yield
     jax.clear_caches()
     gc.collect()
@@ -26,7 +26,7 @@ def free_compiled_programs():
 
 
 def pytest_configure():
-    """Give every test process cores of its own: threads that wait for each other slow all of them."""
+    """Pin each test process to cores of its own, so that their threads do not compete."""
     worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{end}") for end in ("", "_COUNT"))
     if worker and count and hasattr(os, "sched_setaffinity"):
         own = sorted(os.sched_getaffinity(0))[int(worker.removeprefix("gw")) :: int(count)]
@@ -35,7 +35,7 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the long ones, so that two processes end together."""
+    """Start with the long tests, so that both processes end at about the same time."""
     items.sort(
         key=lambda item: not item.nodeid.startswith(("tests/paper/experiments", "tests/docs"))
     )
