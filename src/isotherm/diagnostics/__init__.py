@@ -30,7 +30,7 @@ from isotherm.diagnostics.noise import (
     largest_step_size,
     noise_ratio,
 )
-from isotherm.diagnostics.predictions import WithEntropy, posterior_predictive
+from isotherm.diagnostics.predictions import WithEntropy
 from isotherm.diagnostics.stein_discrepancy import ksd, ksd_floor
 from isotherm.diagnostics.temperature import (
     configurational_temperature,
@@ -61,7 +61,6 @@ __all__ = [
     "mutual_information",
     "negative_log_likelihood",
     "noise_ratio",
-    "posterior_predictive",
     "predictive_entropy",
     "regressor_scores",
     "reliability",

@@ -35,7 +35,7 @@ from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
-from isotherm.loop import run_chain
+from isotherm.loop.sampling import run_chain
 from isotherm.models.logistic import categorical_log_likelihood
 from isotherm.models.networks import ACTIVATIONS, Layer, feed_forward
 from isotherm.samplers.msgnht import msgnht

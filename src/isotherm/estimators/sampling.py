@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
-from isotherm.loop import sample
 from isotherm.loop.run import Run
+from isotherm.loop.sampling import sample
 from isotherm.samplers.msgnht import msgnht
 from isotherm.types import BatchPolicy, GradFn, Key, Sampler
 

@@ -7,7 +7,6 @@ from isotherm.imports import lazy_names
 if TYPE_CHECKING:
     from isotherm.loop.chunks import compiler_options
     from isotherm.loop.run import Run, Summary
-    from isotherm.loop.sampling import run_chain, sample
     from isotherm.loop.warm_start import WarmStart
 
 __getattr__, __dir__, __all__ = lazy_names(  # pyright: ignore[reportUnsupportedDunderAll]
@@ -15,7 +14,6 @@ __getattr__, __dir__, __all__ = lazy_names(  # pyright: ignore[reportUnsupported
     {
         "loop.chunks": "compiler_options",
         "loop.run": "Run Summary",
-        "loop.sampling": "run_chain sample",
         "loop.warm_start": "WarmStart",
     },
 )

@@ -103,10 +103,11 @@ class Run:
 
     def to_datatree(self) -> "xarray.DataTree":
         """Convert to an xarray `DataTree` with groups `posterior` and `sample_stats` for ArviZ."""
-        arrays = {f"sample_stats/{name}": values for name, values in self.stats.items()}
+        arrays = {}
         if self.draws is not None:
             leaves = zip(leaf_names(self.draws), jax.tree.leaves(self.draws), strict=True)
-            arrays |= {f"posterior/{name}": np.asarray(leaf) for name, leaf in leaves}
+            arrays = {f"posterior/{name}": np.asarray(leaf) for name, leaf in leaves}
+        arrays |= {f"sample_stats/{name}": values for name, values in self.stats.items()}
         return to_datatree(arrays, {"inference_library": "isotherm"})
 
 
