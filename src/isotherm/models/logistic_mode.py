@@ -93,7 +93,7 @@ def logistic_log_density(
     --------
     >>> density = logistic_log_density(np.ones((3, 1)), np.array([0, 1, 1]), np.ones(1), 2)
     >>> density.mode().round(3)
-    array([0.289])
+    array([0.287])
     """
     x = x.toarray() if sparse.issparse(x) else np.asarray(x, np.float64)
     num_outputs = 1 if num_classes == 2 else num_classes
