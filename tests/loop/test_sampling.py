@@ -58,9 +58,9 @@ def test_chunking_changes_no_bit(key, monkeypatch):
 
 def test_continuing_from_a_state_is_one_long_run(key):
     whole = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=20, num_chains=2)
-    first = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=8, num_chains=2)
+    first = isotherm.sample(key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=2)
     rest = isotherm.sample(
-        key, SAMPLER, jnp.zeros(3), NONE, num_draws=12, num_chains=2, state=first.state
+        key, SAMPLER, jnp.zeros(3), NONE, num_draws=10, num_chains=2, state=first.state
     )
     np.testing.assert_array_equal(np.concatenate([first.draws, rest.draws], 1), whole.draws)
     np.testing.assert_array_equal(first.state.position, first.draws[:, -1])  # not donated
@@ -111,6 +111,31 @@ def test_collectors_agree_with_the_draws(key):
     np.testing.assert_allclose(
         run.collected["square"]["b2"], (run.draws["b"] ** 2).mean(1), rtol=1e-4
     )
+
+
+def test_probabilities_are_averaged_over_draws(key):
+    """In blocks of rows, with the mean entropy, as from the stored draws."""
+    inputs = {"x": jnp.linspace(-2.0, 2.0, 7)}
+
+    def predict(w, rows):
+        return jax.nn.softmax(rows["x"][:, None] * w[None])
+
+    collect = {
+        "draws": isotherm.collect.draws(),
+        "test": isotherm.collect.probabilities(predict, inputs, rows_per_block=3),
+    }
+    run = isotherm.sample(
+        key, SAMPLER, jnp.zeros(3), NONE, num_draws=50, num_chains=2, collect=collect
+    )
+    p = np.asarray(jax.vmap(jax.vmap(lambda w: predict(w, inputs)))(run.draws))
+    result = run.collected["test"]
+    np.testing.assert_allclose(result["probabilities"], p.mean(1), rtol=1e-4)
+    np.testing.assert_allclose(result["entropy"], -(p * np.log(p)).sum(-1).mean(1), rtol=1e-4)
+    pooled = (result["probabilities"].mean(0), result["entropy"].mean(0))
+    uncertainty = isotherm.diagnostics.mutual_information(*pooled)
+    assert uncertainty.shape == (7,) and (uncertainty[[0, -1]] > 0.01).all()
+    with pytest.raises(ValueError, match="`rows_per_block` must be"):
+        isotherm.collect.probabilities(predict, inputs, rows_per_block=0)
 
 
 def test_weights_need_not_be_stored(key):
@@ -280,7 +305,7 @@ def test_the_bar_shows_rate_temperature_and_step_size(key, monkeypatch):
 
 def test_no_output_unless_stderr_is_a_terminal(capsys, key):
     assert isinstance(progress.make_progress(None, 1, ""), progress.NoProgress)
-    isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=5)
+    isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=200)
     assert capsys.readouterr() == ("", "")
 
 

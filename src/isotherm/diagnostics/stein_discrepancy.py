@@ -73,11 +73,12 @@ def ksd(
     0.08 0.53 floor 0.08
     """
     x, s = as_arrays("draws", draws), as_arrays("scores", scores)
-    if x.ndim != 2 or x.shape != s.shape or len(x) < 1:
+    if x.ndim != 2 or x.shape != s.shape:
         raise ValueError(
-            "`draws` and `scores` must have the same shape (n, d), n >= 1, "
-            f"got {x.shape} and {s.shape}."
+            f"`draws` and `scores` must have the same shape (n, d), got {x.shape} and {s.shape}."
         )
+    if not len(x):
+        raise ValueError("`draws` is empty: it must have at least one row.")
     if not -1 < exponent < 0:
         raise ValueError(f"`exponent` must be between -1 and 0, got {exponent}.")
     if not block_size > 0:
