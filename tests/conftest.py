@@ -3,11 +3,15 @@
 import ctypes
 import gc
 import os
+from pathlib import Path
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+MOST_MEMORY = 1.3e9
+"""Bytes of a test process from which compiled programs are freed between two tests."""
 
 
 @pytest.fixture
@@ -15,14 +19,33 @@ def key():
     return jax.random.key(20160212)
 
 
-@pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-    """Free compiled programs after each module: no other module uses them."""
-    yield
+    """Free all compiled programs, and return the memory to the system."""
     jax.clear_caches()
     gc.collect()
     if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
+
+
+def resident_bytes():
+    """Return the memory of this process, where the system tells it."""
+    statistics = Path("/proc/self/statm")
+    if not statistics.exists():
+        return 0
+    return int(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_after_each_module():
+    """Free programs that no other module uses."""
+    yield
+    free_compiled_programs()
+
+
+def pytest_runtest_teardown():
+    """Free programs within a module that compiles many, before they fill the memory."""
+    if resident_bytes() > MOST_MEMORY:
+        free_compiled_programs()
 
 
 def pytest_configure():
