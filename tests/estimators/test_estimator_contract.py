@@ -29,13 +29,14 @@ def compile_quickly():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@parametrize_with_checks([BayesianLinearRegression(**LINEAR), BayesianLogisticRegression(**LINEAR)])
+def test_scikit_learn_contract_of_linear_models(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
-    [
-        BayesianLinearRegression(**LINEAR),
-        BayesianLogisticRegression(**LINEAR),
-        BayesianMLPClassifier((4,), **NETWORK),
-        BayesianMLPRegressor((4,), **NETWORK),
-    ]
+    [BayesianMLPClassifier((4,), **NETWORK), BayesianMLPRegressor((4,), **NETWORK)]
 )
-def test_scikit_learn_contract(estimator, check):
+def test_scikit_learn_contract_of_networks(estimator, check):
     check(estimator)
