@@ -27,16 +27,15 @@ def without_numbers(printed):
     return [" ".join(line.split()) for line in printed.strip().splitlines()]
 
 
-def slow_pages():
-    """Return all pages with programs; only the first two that a reader sees are quick to run."""
-    quick = ("README.md", "quickstart.md")
+def marked_pages():
+    """Return all pages with programs, marked as long tests except the README."""
     return [
-        page if page.name in quick else pytest.param(page, marks=pytest.mark.slow)
+        page if page.name == "README.md" else pytest.param(page, marks=pytest.mark.slow)
         for page in PROGRAMS
     ]
 
 
-@pytest.mark.parametrize("page", slow_pages(), ids=name)
+@pytest.mark.parametrize("page", marked_pages(), ids=name)
 def test_programs_run_and_print_what_the_page_shows(page):
     namespace, printed = {"__name__": "__main__"}, None
     with jax.numpy_rank_promotion("allow"):  # forbidden in tests, but not for users

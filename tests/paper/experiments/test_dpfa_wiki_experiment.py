@@ -76,6 +76,7 @@ def test_claims_compare_documents_and_can_fail(result):
     assert not any(claim.holds for claim in dpfa_wiki.check(SMALL, result | changed)[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [Method("chain"), Method("filter"), Method("boltzmann", "euler"), Method("lda")]
 )

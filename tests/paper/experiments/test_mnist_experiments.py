@@ -83,6 +83,7 @@ def test_a_diverged_chain_is_reported(data):
     assert curves.spread(np.array([np.nan, 97.0, 98.0])) == "97.50 ± 0.50 (1 of 3 diverged)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SGHMC-S", "SGHMC-E", "SGNHT-S", "SGLD"])
 def test_every_sampler_has_a_recipe(data, name):
     recipe = RECIPE.varied(sampler=name, num_epochs=1, halve_every=0)
