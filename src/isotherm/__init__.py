@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isotherm.estimators.linear import BayesianLinearRegression
     from isotherm.estimators.logistic import BayesianLogisticRegression
     from isotherm.estimators.network import BayesianMLPClassifier, BayesianMLPRegressor
+    from isotherm.gradients.balanced import balanced
     from isotherm.gradients.control_variates import control_variates
     from isotherm.gradients.minibatch import minibatch_gradient
     from isotherm.interop.equinox import from_equinox
@@ -68,6 +69,7 @@ _FAMILIES = {
     "batches.in_memory": "full_batch independent_batches shuffled_batches symmetric_batches",
     "batches.sharded": "sharded_batches",
     # gradients
+    "gradients.balanced": "balanced",
     "gradients.control_variates": "control_variates",
     "gradients.minibatch": "minibatch_gradient",
     # estimators

@@ -26,6 +26,30 @@ Scalar = float | jax.Array
 """A Python number, a JAX scalar, or a traced value."""
 
 GradFn = Callable[[ArrayTree, Batch], ArrayTree]
+
+
+class VelocityGradient(Protocol):
+    """A gradient that also depends on the velocity, as `isotherm.balanced` makes it.
+
+    Samplers with momentum call `at_velocity` where they would call a plain gradient.
+    """
+
+    def __call__(self, position: ArrayTree, batch: Batch) -> ArrayTree:
+        """Return the plain estimate."""
+        ...
+
+    def at_velocity(
+        self,
+        position: ArrayTree,
+        batch: Batch,
+        velocity: ArrayTree,
+        duration: Scalar,
+        temperature: Scalar,
+    ) -> ArrayTree:
+        """Return the gradient for a kick of this duration; the velocity is that of `position`."""
+        ...
+
+
 Schedule = Callable[[jax.Array], Scalar]
 ScalarOrSchedule = Scalar | Schedule
 
@@ -70,6 +94,9 @@ class StepInfo(NamedTuple):
     """$h$ of this step."""
     virial: jax.Array
     r"""For each leaf of the position, $-\theta\cdot\hat g/d$; its mean is the temperature."""
+    kinetic: jax.Array | None = None
+    """For each leaf, the mean of $p^2$ in the middle of the kick, if that differs from the end of
+    the step (`isotherm.gradients.balanced`)."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +109,10 @@ class Traits:
     temperature: Any = 1.0
     adaptive: bool = False
     """Whether a thermostat adapts the friction to the gradient noise (SGNHT, mSGNHT)."""
+    balanced: bool = False
+    """Whether the gradient takes its own noise out (`isotherm.balanced`)."""
+    num_shards: int | None = None
+    """Number of shards that a balanced gradient expects in a batch."""
 
 
 class Halves(NamedTuple):
@@ -96,8 +127,9 @@ class Halves(NamedTuple):
     close: Callable[[Key, Any, ArrayTree], tuple[Any, StepInfo]]
     moves_before_gradient: bool
     """Whether `open` changes the position, so that the gradient is needed at another point."""
-    gradient: GradFn
-    """The gradient function of the sampler; raises `ValueError` if it was built without one."""
+    gradient: Callable[[Key, Any, Batch], ArrayTree]
+    """`gradient(key, state, batch) -> grads` at an opened state, with the key of the step; raises
+    `ValueError` if the sampler was built without a gradient."""
 
 
 class Sampler(NamedTuple):

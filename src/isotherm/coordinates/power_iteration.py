@@ -36,7 +36,8 @@ def largest_eigenvalue(
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> float(largest_eigenvalue(lambda v: jnp.array([3.0, 1.0]) * v, jnp.ones(2), 30))
+    >>> matrix = jnp.array([3.0, 1.0])
+    >>> round(float(largest_eigenvalue(lambda v: matrix * v, jnp.ones(2), 30)), 3)
     3.0
     """
 

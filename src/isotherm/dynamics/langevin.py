@@ -10,7 +10,7 @@ $\theta = c + M q$ the momentum belongs to $q$: the position drifts by $M p$ and
 kicked by $M^\top \hat g$. The position in the state is always $\theta$.
 """
 
-from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from isotherm import random
 from isotherm.coordinates.linear import Coordinates, as_coordinates
-from isotherm.diagnostics.temperature import virial
+from isotherm.diagnostics.temperature import kinetic_temperature, virial
 from isotherm.dynamics import flows, integrators
 from isotherm.dynamics.thermostats import THERMOSTATS
 from isotherm.gradients.minibatch import evaluate
@@ -28,7 +28,7 @@ from isotherm.schedules import (
     require_nonnegative,
     require_positive,
 )
-from isotherm.tree import as_position, zeros_like_working
+from isotherm.tree import as_position, check_gradient, zeros_like_working
 from isotherm.types import (
     ArrayTree,
     Batch,
@@ -62,7 +62,7 @@ def langevin(
     thermostat: str,
     thermostat_mass: Scalar = 1.0,
     initial_thermostat: Scalar | None = None,
-    integrator: str | integrators.Integrator = "ABOBA",
+    integrator: str | integrators.Integrator | None = None,
     temperature: Scalar = 1.0,
     noise: str | random.Noise = "gaussian",
     coordinates: Coordinates | None = None,
@@ -75,8 +75,9 @@ def langevin(
     Parameters
     ----------
     grad_fn
-        `(position, batch) -> grads`, an estimate of $\nabla\log\pi$; `None` if gradients are
-        supplied from outside (`isotherm.as_optax`).
+        `(position, batch) -> grads`, an estimate of $\nabla\log\pi$, or a balanced gradient
+        (`isotherm.balanced`); `None` if gradients are supplied from outside
+        (`isotherm.as_optax`).
     step_size
         $h$: a positive number, or a schedule `step_index -> h`.
     diffusion
@@ -88,7 +89,8 @@ def langevin(
     initial_thermostat
         Initial $\xi$ (constant if the thermostat is fixed); `None` means $D$.
     integrator
-        `"euler"` or a word (`dynamics/integrators.py`).
+        `"euler"` or a word (`dynamics/integrators.py`); by default `"ABOBA"`, and `"ABDODBA"` with
+        a balanced gradient.
     temperature
         $T \ge 0$: 1 targets $\pi$.
     noise
@@ -102,8 +104,13 @@ def langevin(
     require_nonnegative("diffusion", diffusion)
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
+    balanced = hasattr(grad_fn, "at_velocity")
+    if integrator is None:
+        integrator = "ABDODBA" if balanced else "ABOBA"
     is_word = isinstance(integrator, integrators.Integrator)
     word = integrator if is_word else integrators.parse_integrator(integrator)
+    if balanced:
+        _require_balance(word, temperature)
     friction = THERMOSTATS[thermostat](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(
@@ -115,7 +122,6 @@ def langevin(
     space = as_coordinates(coordinates)
     noiseless = isinstance(diffusion, int | float) and diffusion == 0
     strength = diffusion * temperature
-    gradient = partial(evaluate, grad_fn)
 
     def init(position: ArrayTree, key: Key) -> LangevinState:
         position = as_position(position)
@@ -171,26 +177,67 @@ def langevin(
     def open_(key: Key, state: LangevinState) -> LangevinState:
         return apply(word.segments[0], key, state, state.force)
 
-    def close(key: Key, state: LangevinState, grads: ArrayTree, last: int = 1):
-        force = space.pull(grads)
-        info = StepInfo(
-            jnp.asarray(step_size_fn(state.step_index), jnp.float32), virial(state.position, grads)
-        )
-        state = apply(word.segments[last], key, state, force)
+    def at_kick(key: Key, state: LangevinState, number: int) -> ArrayTree:
+        """Return the momentum at the first kick of a segment."""
+        before = takewhile(lambda entry: entry[0] not in "KE", word.segments[number])
+        return apply(tuple(before), key, state, None).momentum
+
+    def gradient(key: Key, state: LangevinState, batch: Batch, number: int = 1) -> ArrayTree:
+        if not balanced:
+            return evaluate(grad_fn, state.position, batch)
+        velocity = space.push(at_kick(key, state, number))
+        h = step_size_fn(state.step_index)
+        grads = grad_fn.at_velocity(state.position, batch, velocity, h, temperature)
+        check_gradient(state.position, grads)
+        return grads
+
+    def close(key: Key, state: LangevinState, grads: ArrayTree, number: int = 1):
+        force, h = space.pull(grads), step_size_fn(state.step_index)
+        kinetic = None
+        if balanced and not word.carries_gradient:
+            middle = flows.kick(at_kick(key, state, number), force, h / 2)
+            kinetic = kinetic_temperature(middle)
+        info = StepInfo(jnp.asarray(h, jnp.float32), virial(state.position, grads), kinetic)
+        state = apply(word.segments[number], key, state, force)
         kept = _like(state.force, force) if word.carries_gradient else None
         return state._replace(force=kept, step_index=state.step_index + 1), info
 
     def step(key: Key, state: LangevinState, batch: Batch) -> tuple[LangevinState, StepInfo]:
         state = open_(key, state)
-        for segment in word.segments[1:-1]:
-            state = apply(segment, key, state, space.pull(gradient(state.position, batch)))
-        return close(key, state, gradient(state.position, batch), last=-1)
+        last = word.num_gradients
+        for number in range(1, last):
+            force = space.pull(gradient(key, state, batch, number))
+            state = apply(word.segments[number], key, state, force)
+        return close(key, state, gradient(key, state, batch, last), last)
 
     halves = None
     if word.num_gradients == 1:
         halves = Halves(open_, close, word.moves_before_gradient, gradient)
-    traits = Traits(name, word.name, thermostat, temperature, friction.adaptive)
+    traits = Traits(
+        name,
+        word.name,
+        thermostat,
+        temperature,
+        friction.adaptive,
+        balanced,
+        getattr(grad_fn, "num_shards", None),
+    )
     return Sampler(init, step, halves, traits)
+
+
+def _require_balance(word: integrators.Integrator, temperature: Scalar) -> None:
+    """Raise an error if the kicks of a word cannot be balanced."""
+    if word.num_gradients > 1:
+        raise ValueError(
+            f"The word {word.name!r} evaluates {word.num_gradients} gradients per step on the same "
+            "rows, so that their noise is correlated and cannot be balanced. Use a word with one "
+            f"gradient per step: {', '.join(map(repr, integrators.NAMED_WORDS))} or 'euler'."
+        )
+    if isinstance(temperature, int | float) and temperature == 0:
+        raise ValueError(
+            "`temperature` must be positive with a balanced gradient: at 0 no friction balances "
+            "the noise. Use the plain gradient."
+        )
 
 
 def _like(old: ArrayTree, new: ArrayTree) -> ArrayTree:

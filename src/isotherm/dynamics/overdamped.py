@@ -1,7 +1,6 @@
 """Samplers without momentum: the gradient is evaluated at the current position."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from isotherm.gradients.minibatch import evaluate
@@ -15,14 +14,22 @@ def overdamped(
     traits: Traits,
 ) -> Sampler:
     """Build a sampler from `update(key, state, grads) -> (state, info)`."""
-    gradient = partial(evaluate, grad_fn)
+    if hasattr(grad_fn, "at_velocity"):
+        raise ValueError(
+            f"{traits.name} has no momentum, so that a balanced gradient has no friction to add. "
+            "Use the plain gradient, or a sampler with momentum such as isotherm.msgnht."
+        )
+
+    def gradient(key: Key, state: Any, batch: Batch) -> ArrayTree:
+        del key
+        return evaluate(grad_fn, state.position, batch)
 
     def open_(key: Key, state: Any) -> Any:
         del key
         return state
 
     def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
-        return update(key, state, gradient(state.position, batch))
+        return update(key, state, gradient(key, state, batch))
 
     halves = Halves(open_, update, moves_before_gradient=False, gradient=gradient)
     return Sampler(init, step, halves, traits)

@@ -37,19 +37,18 @@ class MinibatchGradient:
 
     def log_likelihood_sum(self, position: ArrayTree, batch: Batch) -> jax.Array:
         """Return the sum of the log likelihood over the rows of a batch."""
-        return jnp.sum(self._per_datum(position, batch))
+        return jnp.sum(self.per_datum(position, batch))
 
     def log_density(self, position: ArrayTree, batch: Batch) -> jax.Array:
         """Return an estimate of the log posterior density at full-data scale, up to a constant."""
-        return self.log_prior(position) + self.data_size * jnp.mean(
-            self._per_datum(position, batch)
-        )
+        return self.log_prior(position) + self.data_size * jnp.mean(self.per_datum(position, batch))
 
     def __call__(self, position: ArrayTree, batch: Batch) -> ArrayTree:
         """Return an estimate of the gradient of the log posterior density."""
         return jax.grad(self.log_density)(position, batch)
 
-    def _per_datum(self, position: ArrayTree, batch: Batch) -> jax.Array:
+    def per_datum(self, position: ArrayTree, batch: Batch) -> jax.Array:
+        """Return the log likelihood of each row, and check that there is one value per row."""
         values = self.log_likelihood(position, batch)
         if jnp.ndim(values) != 1:
             raise ValueError(

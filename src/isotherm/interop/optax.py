@@ -49,7 +49,8 @@ def as_optax(
     Parameters
     ----------
     sampler
-        Any sampler with one gradient per step; its own `grad_fn` is not used and may be `None`.
+        Any sampler with one gradient per step; its own `grad_fn` is not used and may be `None`,
+        but not a balanced gradient.
     key
         For momentum and noise.
     loss_scale
@@ -68,6 +69,12 @@ def as_optax(
     >>> int(state.num_updates), state.position.shape
     (5, (3,))
     """
+    if sampler.traits.balanced:
+        raise ValueError(
+            f"{sampler.traits.name} has a balanced gradient, which needs the log likelihood of "
+            "every row, but optax passes only the mean gradient of a batch. Use isotherm.sample, "
+            "or build the sampler with `None` instead of a gradient."
+        )
     if sampler.halves is None:
         raise ValueError(
             f"{sampler.traits.name} with integrator {sampler.traits.integrator!r} does not have "

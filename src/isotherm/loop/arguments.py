@@ -134,6 +134,9 @@ def check_batches(sampler: Sampler, batches: BatchPolicy) -> Message | None:
             "`batches` must be a batch policy such as isotherm.independent_batches((x, y), 100) or "
             f"isotherm.no_batches(), got {type(batches).__name__}."
         )
+    if sampler.traits.balanced:
+        problem = _unbalanced(sampler, batches)
+        return None if problem is None else Message(problem, PolicyWarning)
     if not sampler.traits.adaptive or batches.policy not in ("shuffled", "symmetric"):
         return None
     text = (
@@ -143,6 +146,32 @@ def check_batches(sampler: Sampler, batches: BatchPolicy) -> Message | None:
         "keep the epochs and use a fixed friction (isotherm.sghmc)."
     )
     return Message(text, PolicyWarning)
+
+
+def _unbalanced(sampler: Sampler, batches: BatchPolicy) -> str | None:
+    """Raise an error, or return a warning, if rows are not drawn as a balanced gradient assumes."""
+    if batches.policy == "full":
+        raise ValueError(
+            "A balanced gradient takes out the noise of rows drawn with replacement, but a full "
+            "batch has no noise. Use the plain gradient, or isotherm.independent_batches."
+        )
+    if batches.policy in ("shuffled", "symmetric"):
+        return (
+            f"{sampler.traits.name} with a balanced gradient and {batches.policy} batches: the "
+            "gradient takes out the noise of rows drawn independently, but within an epoch the "
+            "noise cancels by itself, so that positions come out too cold. Use "
+            "isotherm.independent_batches, or the plain gradient with a fixed friction "
+            "(isotherm.sghmc)."
+        )
+    shards = getattr(batches, "num_shards", 1)
+    if shards == sampler.traits.num_shards:
+        return None
+    return (
+        f"Each batch has rows of {shards} shards, but the balanced gradient expects "
+        f"{sampler.traits.num_shards}: rows of different shards are not exchangeable, and the "
+        "difference between shards is taken for noise. Use isotherm.balanced(grad_fn, "
+        f"num_shards={shards})."
+    )
 
 
 def start(sampler: Sampler, position: ArrayTree, keys: Key, per_chain: bool) -> Any:

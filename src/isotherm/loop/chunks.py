@@ -47,7 +47,7 @@ class Program:
         noise_key = random.fold(random.fold(key, 0), t)
         if halves is None:
             return self.sampler.step(noise_key, state, batch)
-        return halves.close(noise_key, state, halves.gradient(state.position, batch))
+        return halves.close(noise_key, state, halves.gradient(noise_key, state, batch))
 
     def steps(
         self, state: Any, key: Key, batches: BatchPolicy, number: int | jax.Array
@@ -66,7 +66,10 @@ class Program:
         """Return what is kept of a draw: the values of collectors, and statistics of the chain."""
         stats = {"step_size": info.step_size, "configurational_temperature": info.virial}
         if hasattr(state, "momentum"):
-            stats["kinetic_temperature"] = kinetic_temperature(state.momentum)
+            at_end = info.kinetic is None
+            stats["kinetic_temperature"] = (
+                kinetic_temperature(state.momentum) if at_end else info.kinetic
+            )
         return {name: c.value(state) for name, c in self.stacked}, stats
 
     def observed(self, state: Any) -> Any:

@@ -50,7 +50,7 @@ def msgnht(
     step_size: ScalarOrSchedule,
     diffusion: Scalar = 1.0,
     *,
-    integrator: str = "ABOBA",
+    integrator: str | None = None,
     thermostat: str = "per_coordinate",
     thermostat_mass: Scalar = 1.0,
     initial_thermostat: Scalar | None = None,
@@ -63,15 +63,17 @@ def msgnht(
     Parameters
     ----------
     grad_fn
-        `(position, batch) -> grads`, an unbiased estimate of $\nabla\log\pi$ at full-data scale;
-        `None` if gradients are supplied from outside (`isotherm.as_optax`).
+        `(position, batch) -> grads`, an unbiased estimate of $\nabla\log\pi$ at full-data scale,
+        or a balanced gradient (`isotherm.balanced`); `None` if gradients are supplied from outside
+        (`isotherm.as_optax`).
     step_size
         $h$: a positive number, or a schedule `step_index -> h`. In time units of the dynamics:
         stable up to about $2/\sqrt{\lambda}$ for curvature $\lambda$.
     diffusion
         $D \ge 0$: injected noise, 1/time; the thermostat's equilibrium with exact gradients.
     integrator
-        `"ABOBA"` (S), `"euler"` (E), or any palindromic word (`isotherm.dynamics.integrators`).
+        `"ABOBA"` (S), `"euler"` (E), or any palindromic word (`isotherm.dynamics.integrators`); by
+        default `"ABOBA"`, and `"ABDODBA"` with a balanced gradient.
     thermostat
         `"per_coordinate"`, or `"full_matrix"` for small problems with correlated noise.
     thermostat_mass

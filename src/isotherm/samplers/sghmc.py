@@ -31,7 +31,7 @@ def sghmc(
     step_size: ScalarOrSchedule,
     friction: Scalar = 1.0,
     *,
-    integrator: str = "ABOBA",
+    integrator: str | None = None,
     noise_estimate: Scalar = 0.0,
     temperature: Scalar = 1.0,
     noise: str | Noise = "gaussian",

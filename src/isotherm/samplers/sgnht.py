@@ -27,7 +27,7 @@ def sgnht(
     step_size: ScalarOrSchedule,
     diffusion: Scalar = 1.0,
     *,
-    integrator: str = "ABOBA",
+    integrator: str | None = None,
     thermostat: str = "scalar",
     thermostat_mass: Scalar = 1.0,
     initial_thermostat: Scalar | None = None,

@@ -1,0 +1,188 @@
+r"""Balanced minibatches: kicks that take out the noise they put in.
+
+A kick of duration $t$ by a minibatch gradient adds noise of covariance $t^2\Sigma(\theta)$ to the
+momentum. In a network $\Sigma$ depends on the weights, so a thermostat, which can absorb only the
+average of the noise, leaves the chain too hot where $\Sigma$ is large and too cold elsewhere. The
+friction $-\frac{t}{2T}\Sigma p$ in the same kick balances the noise at every $\theta$: noise and
+friction that depend on the position alone leave $p \sim \mathcal N(0, T)$ invariant, so no
+correction term is needed (Shang et al. 2015, who estimate the diagonal of $\Sigma$).
+
+**Nobody needs the matrix.** Let $n$ rows be drawn with replacement out of $N$, let $g_i$ be the
+gradient of the log likelihood of row $i$, and let $v$ be the velocity of the position ($v = Mp$ in
+coordinates $M$). An unbiased estimate is
+
+$$ \hat\Sigma v = \frac{N^2}{n(n-1)} \sum_i (g_i - \bar g)\,(g_i - \bar g)\cdot v, $$
+
+and all $g_i\cdot v$ are *one* directional derivative of the $n$ log likelihoods along $v$. Friction
+and force together are the ordinary gradient of a batch with weights:
+
+$$ s_i = \frac{tN}{2T(n-1)}\,\Bigl(g_i\cdot v - \tfrac1n\sum_j g_j\cdot v\Bigr), \qquad
+   w_i = 1 - \tan s_i, \qquad
+   \hat g = \nabla\log p(\theta) + \frac Nn\sum_i w_i\,g_i. $$
+
+A row whose gradient pushes along the momentum counts a little less, a row that pulls against it a
+little more. The cost is one forward-mode pass; memory is that of the activations of one batch.
+
+**Why the tangent.** With $w_i = 1 - \phi(s_i)$ let $x_i$ be the kick of row $i$ around the mean,
+so that $s_i = x_i\cdot p/2T$. The energy that the row adds is, on average over
+$p \sim \mathcal N(0, T)$, where $s_i \sim \mathcal N(0, |x_i|^2/4T)$,
+
+$$ \tfrac12|x_i|^2\,\bigl(1 + \mathbb E\,\phi(s_i)^2\bigr) - 2T\,\mathbb E[s_i\phi(s_i)]
+   = \tfrac12|x_i|^2\,\bigl(1 + \mathbb E\,\phi^2 - \mathbb E\,\phi'\bigr). $$
+
+The linear $\phi(s) = s$ leaves the noise of the friction itself, $\mathbb E\,s_i^2$, unbalanced;
+$\phi' = 1 + \phi^2$, hence $\phi = \tan$, balances both for rows of every size. It is bounded at
+$|s_i| = \pi/4$, so that weights stay in $[0, 2]$. How often that happens says whether a step is
+short enough: `imbalance`, the mean of $s_i^2$, is the share of the noise that friction adds, and
+should be below about 0.05 (`isotherm run network-exact`).
+
+**Which integrator.** Let $C = t^2\sigma^2/4T$ along a direction with noise $\sigma^2$. The balanced
+kick is $p' = (1 - 2C)\,p + t\,\hat g$. Whatever the friction of the rest of the step, the word
+`"ABDODBA"` (half a kick, damping and noise, the other half by the same force) has positions at
+exactly $T$ for small $h$, and momenta at exactly $T$ in the middle of the kick, where its
+thermostat measures them; at the end of the step they are at $T/(1 - C)$. It is the default with a
+balanced gradient. In a word whose thermostat measures after the kick, as `"ABOBA"`, the thermostat
+removes that excess, and positions are at $T(1 - C)$. Matthews & Weare (2018) found the same
+recursion, with a known $\Sigma$, from the condition that positions be exact.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.tree import count
+from isotherm.types import ArrayTree, Batch, Scalar
+
+LARGEST = np.pi / 4
+"""Bound on $|s_i|$, at which the weight of a row is 0 or 2."""
+
+
+@dataclass(frozen=True)
+class BalancedGradient:
+    """A minibatch gradient that also needs the velocity, and takes its own noise out."""
+
+    gradient: MinibatchGradient
+    num_shards: int = 1
+
+    def __call__(self, position: ArrayTree, batch: Batch) -> ArrayTree:
+        """Return the plain minibatch gradient, for searches of a mode and measurements."""
+        return self.gradient(position, batch)
+
+    def at_velocity(
+        self,
+        position: ArrayTree,
+        batch: Batch,
+        velocity: ArrayTree,
+        duration: Scalar,
+        temperature: Scalar,
+    ) -> ArrayTree:
+        r"""Return the gradient of a kick: the balanced estimate.
+
+        Parameters
+        ----------
+        position, batch
+            As for a plain gradient.
+        velocity
+            $v$, the velocity of the position at the beginning of the kick.
+        duration
+            $t$, the whole duration of the kick.
+        temperature
+            $T > 0$.
+        """
+        s = self._strengths(position, batch, velocity, duration, temperature)
+        weights = 1 - jnp.tan(jnp.clip(s, -LARGEST, LARGEST))
+
+        def log_density(position: ArrayTree) -> jax.Array:
+            rows = self.gradient.per_datum(position, batch)
+            return self.gradient.log_prior(position) + self.gradient.data_size * jnp.mean(
+                weights.astype(rows.dtype) * rows
+            )
+
+        return jax.grad(log_density)(position)
+
+    def imbalance(
+        self,
+        position: ArrayTree,
+        batch: Batch,
+        velocity: ArrayTree,
+        duration: Scalar,
+        temperature: Scalar = 1.0,
+    ) -> jax.Array:
+        r"""Return the mean of $s_i^2$ over the rows: below about 0.05 the kick is balanced.
+
+        Its mean over momenta is $\sum_j C_j/n$, the sum of $C = t^2\sigma^2/4T$ over all
+        coordinates divided by the number of rows of a batch. It is proportional to $t^2$.
+
+        Parameters
+        ----------
+        position, batch, velocity, duration, temperature
+            As in `at_velocity`.
+        """
+        return jnp.mean(self._strengths(position, batch, velocity, duration, temperature) ** 2)
+
+    def _strengths(
+        self,
+        position: ArrayTree,
+        batch: Batch,
+        velocity: ArrayTree,
+        duration: Scalar,
+        temperature: Scalar,
+    ) -> jax.Array:
+        """Return $s_i$ of every row, centred within its shard."""
+        velocity = jax.tree.map(lambda v, x: v.astype(x.dtype), velocity, position)
+        _, slopes = jax.jvp(lambda x: self.gradient.per_datum(x, batch), (position,), (velocity,))
+        rows, shards = slopes.shape[0], self.num_shards
+        if rows % shards or rows < 2 * shards:
+            raise ValueError(
+                "A balanced gradient estimates the noise of a batch from the differences between "
+                f"its rows, so batches must have at least two rows {_per(shards)}, got {rows}."
+            )
+        slopes = slopes.astype(jnp.promote_types(slopes.dtype, jnp.float32)).reshape(shards, -1)
+        centered = (slopes - jnp.mean(slopes, axis=1, keepdims=True)).reshape(rows)
+        return duration * self.gradient.data_size / (2 * temperature * (rows - shards)) * centered
+
+
+def _per(shards: int) -> str:
+    return "" if shards == 1 else f"from each of the {shards} shards"
+
+
+def balanced(grad_fn: MinibatchGradient, *, num_shards: int = 1) -> BalancedGradient:
+    r"""Make a minibatch gradient that takes its own noise out, at the price of a forward pass.
+
+    For `isotherm.msgnht`, `isotherm.sgnht`, `isotherm.sghmc` and `isotherm.langevin`, in any
+    coordinates. Where the noise of minibatches depends on the position, as in networks, a
+    thermostat alone is biased; with a balanced gradient it is not, and thermostats stay near $D$.
+    The rows of a batch must be drawn independently, with replacement
+    (`isotherm.independent_batches`, `isotherm.sharded_batches`).
+
+    Parameters
+    ----------
+    grad_fn
+        From `isotherm.minibatch_gradient` or `isotherm.control_variates`. Its log likelihood must
+        support forward-mode differentiation.
+    num_shards
+        Number of shards of `isotherm.sharded_batches`: rows are then compared only with others of
+        the same shard, because only these are exchangeable. At least two rows per shard.
+
+    Examples
+    --------
+    >>> import isotherm, jax, jax.numpy as jnp
+    >>> x = 3 + jax.random.normal(jax.random.key(0), (100,))
+    >>> grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m)**2, lambda m: -m**2, 100)
+    >>> sampler = isotherm.msgnht(balanced(grad_fn), step_size=0.02)
+    >>> batches = isotherm.independent_batches(x, 10)
+    >>> run = isotherm.sample(jax.random.key(1), sampler, 3.0, batches, num_draws=500, thin=10)
+    >>> bool(abs(run.draws.mean() - x.sum() / 102) < 0.05)
+    True
+    """
+    if isinstance(grad_fn, BalancedGradient):
+        raise ValueError("`grad_fn` is balanced already.")
+    if not isinstance(grad_fn, MinibatchGradient):
+        raise ValueError(
+            "`grad_fn` must come from isotherm.minibatch_gradient or isotherm.control_variates: "
+            f"the log likelihood of every row is needed, got {grad_fn!r}."
+        )
+    return BalancedGradient(grad_fn, count("num_shards", num_shards, 1))
