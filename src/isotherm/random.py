@@ -8,9 +8,15 @@ number. A longer hash derives new keys from a key (`fold`), so that the numbers 
 depend only on its key and the step number. Results are therefore independent of the chunks that
 a run is divided into, of the number of devices, and of interruptions.
 
-Keys are ordinary typed JAX keys and can also be used with `jax.random`. The generator is not
-cryptographic. `tests/test_random.py` has statistical tests: bit balance, counts, pair
-counts, correlations across elements, steps, leaves and chains.
+Keys are ordinary typed JAX keys and can also be used with `jax.random`. The words of
+`jax.random.key(seed)` are 0 and the seed. While the first word is constant, every operation above
+is a bijection of the second, so different seeds would never give the same number, although
+independent numbers sometimes agree. A first word of 0 is therefore replaced by a hash of the second
+word. Keys from `fold` or `jax.random.split` have a first word of 0 once in $2^{32}$.
+
+The generator is not cryptographic. `tests/test_random.py` has statistical tests: bit balance,
+counts, pair counts, correlations across elements, steps, leaves and chains, collisions across
+seeds. `soak/generator.py` runs TestU01.
 """
 
 from collections.abc import Callable
@@ -76,6 +82,9 @@ def fold(key: Key, number: int | jax.Array) -> Key:
 def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
     """Draw 32 random bits per element; the streams of a key are independent of each other."""
     k0, k1, *_ = _words(key)
+    # The words of `jax.random.key(seed)` are (0, seed); with a constant first word, every element
+    # would be a bijection of the seed. This is one scalar operation, none per element.
+    k0 = jnp.where(k0 == 0, _mix(k1 + np.uint32(0xBB67AE85)), k0)
     size = int(np.prod(shape, dtype=np.int64))
     tag = np.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
     # The constant is added because 0, as from an all-zero key, is a fixed point of every round.
