@@ -12,8 +12,8 @@ Keys are ordinary typed JAX keys and can also be used with `jax.random`. The wor
 `jax.random.key(seed)` are 0 and the seed. If the first word is constant, element $i$ is
 $g(c_i \oplus m)$ with a bijection $g$, constants $c_i$ and a hash $m$ of the seed. An element then
 never has the same value for two seeds, which independent numbers sometimes have; and two seeds
-whose $m$ differ by $c_i \oplus c_j$ have the same number in elements $i$ and $j$, and often a whole
-run of equal numbers. A first word of 0 is therefore replaced by a hash of the second. Keys
+whose $m$ differ by $c_i \oplus c_j$ have the same number in elements $i$ and $j$, and some have the
+same pairs of neighbours. A first word of 0 is therefore replaced by a hash of the second. Keys
 from `fold` or `jax.random.split` have a first word of 0 only once in $2^{32}$.
 
 The generator is not cryptographic. `tests/test_random.py` has statistical tests: bit balance,
