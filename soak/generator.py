@@ -19,6 +19,8 @@ Streams: what differs between neighbouring numbers. The key is `jax.random.key(s
 
 `--reversed` turns the bits of every number around, so that low bits are tested as high bits.
 `--rounds 2` leaves out the last of the hash's three rounds; this mutant must fail on `counters`.
+`--plain-words` uses a first word of 0 as it is, as `isotherm.random` did at first; this mutant must
+fail on `bare-seeds`, because some pairs of seeds then share pairs of neighbouring numbers.
 The exit status is 0 if the generator passes, and for a mutant if it fails.
 """
 
@@ -68,10 +70,11 @@ AGAIN = 3
 class Replica:
     """The streams in C, and the comparison with `isotherm.random`."""
 
-    def __init__(self, stream: str, one_key: bool, reverse: bool, rounds: int) -> None:
-        self.stream, self.reverse, self.rounds = stream, reverse, rounds
-        self.number, self.width, self.across = STREAMS[stream]
-        if one_key:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.stream = arguments.stream
+        self.options = (arguments.reversed, arguments.rounds, arguments.plain_words)
+        self.number, self.width, self.across = STREAMS[self.stream]
+        if arguments.one_key:
             self.width = 2**31
         self.earlier = 0
         with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +90,7 @@ class Replica:
             ctypes.c_int,
             *3 * [ctypes.c_uint32],
             ctypes.c_uint64,
-            *2 * [ctypes.c_int],
+            *3 * [ctypes.c_int],
         ]
 
     def start(self, seed: int, row: int = 0, raw: bool = False) -> None:
@@ -95,7 +98,7 @@ class Replica:
         self.earlier += self.library.consumed()
         if self.stream in ("seeds", "bare-seeds"):
             row += 2**20 * seed
-        options = (0, 3) if raw else (int(self.reverse), self.rounds)
+        options = (0, 3, 0) if raw else self.options
         self._begin(self.number, seed, self.width, self.across, row, *options)
 
     def fill(self, numbers: np.ndarray) -> None:
@@ -324,6 +327,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stream", choices=STREAMS, default="chains")
     parser.add_argument("--reversed", action="store_true", help="low bits first")
     parser.add_argument("--rounds", type=int, choices=(1, 2, 3), default=3, help="below 3: mutants")
+    parser.add_argument("--plain-words", action="store_true", help="a mutant")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-key", action="store_true", help="of `counters`: 2^31 of one key")
     parser.add_argument("--gigabytes", type=float, default=math.inf, help="stop after so much")
@@ -338,16 +342,18 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Check the replica, run the battery, write down what was found."""
     arguments = parse()
-    is_dieharder, mutant = arguments.battery == "dieharder", arguments.rounds < 3
+    is_dieharder, weakened = arguments.battery == "dieharder", arguments.rounds < 3
+    mutant = weakened or arguments.plain_words
     if is_dieharder and shutil.which("dieharder") is None:
         raise SystemExit("dieharder is not installed: apt-get install dieharder")
-    replica = Replica(arguments.stream, arguments.one_key, arguments.reversed, arguments.rounds)
+    replica = Replica(arguments)
     compared = replica.check()
     print(f"{arguments.stream}: {compared} values equal isotherm.random bit for bit", flush=True)
     extras = {
         "one-key": arguments.one_key,
         "reversed": arguments.reversed,
-        f"{arguments.rounds}-rounds": mutant,
+        f"{arguments.rounds}-rounds": weakened,
+        "plain-words": arguments.plain_words,
         "some-tests": arguments.only,
         f"seed-{arguments.seed}": arguments.seed,
     }
@@ -362,6 +368,7 @@ def main() -> None:
             "stream": arguments.stream,
             "reversed": arguments.reversed,
             "rounds": arguments.rounds,
+            "plain_words": arguments.plain_words,
             "seed": arguments.seed,
             "gigabytes": round(replica.gigabytes, 2),
             "seconds": round(now.elapsed - used.elapsed),

@@ -16,6 +16,7 @@ enum { COUNTERS, KEYS, LEAVES, CHAINS, STEPS, SEEDS, BARE };
 typedef struct { uint32_t k0, k1; } Key;
 
 static int kind, reversed, rounds; /* 3 rounds are the generator, fewer a mutant */
+static int plain; /* a mutant: a first word of 0 is used as it is */
 static uint32_t seed, width, across; /* across: the number of chains, or of leaves */
 static uint64_t row;                 /* the next row that is made */
 static uint32_t offsets[LOT], masks[LOT];
@@ -80,6 +81,7 @@ static void make_bases(uint32_t e) {
 }
 
 static inline void set(uint32_t i, Key key, uint32_t tag) {
+    if (key.k0 == 0 && !plain) key.k0 = mix(key.k1 + 0xBB67AE85u);
     offsets[i] = mix(key.k0 + tag + 0x6A09E667u);
     masks[i] = mix(key.k1 ^ tag);
 }
@@ -91,11 +93,11 @@ static void make_lot(void) {
         uint32_t e = (uint32_t)(number >> 32), n = (uint32_t)number;
         uint32_t rest = kind == LEAVES || kind == CHAINS ? (uint32_t)(r % across) : 0;
         if (e != epoch) make_bases(e);
-        Key plain = {e, n}; /* jax.random.key(number) */
+        Key bare = {e, n}; /* jax.random.key(number) */
         if (kind == BARE) {
-            set(i, plain, 0);
+            set(i, bare, 0);
         } else if (kind == SEEDS) {
-            set(i, fold(fold(fold(plain, 0), 0), 0), 0);
+            set(i, fold(fold(fold(bare, 0), 0), 0), 0);
         } else if (kind == LEAVES) {
             set(i, fold(bases[0], n), 2 * rest * 0x85EBCA6Bu);
         } else if (kind == CHAINS) {
@@ -111,9 +113,9 @@ static void make_lot(void) {
 }
 
 void start(int kind_, uint32_t seed_, uint32_t width_, uint32_t across_, uint64_t row_,
-           int reversed_, int rounds_) {
+           int reversed_, int rounds_, int plain_) {
     kind = kind_, seed = seed_, width = width_, across = across_, row = row_;
-    reversed = reversed_, rounds = rounds_;
+    reversed = reversed_, rounds = rounds_, plain = plain_;
     total = 0, taken = BUFFER;
     make_bases(0);
     make_lot();

@@ -37,6 +37,7 @@ SOURCES = {
     "jax keys": lambda key: np.asarray(
         jax.vmap(lambda k: random.bits(k, (512,)))(jax.random.split(key, 512))
     ),
+    "keys of seeds": lambda key: grid_of_bits(key, how=lambda key, i: jax.random.key(i)),
 }
 
 
@@ -114,6 +115,58 @@ def mutants(key):
 def test_the_tests_detect_bad_generators(key):
     for name, x in mutants(key):
         assert min(all_p_values(x)) < FALSE_ALARM, name
+
+
+def plain_words(key, shape):
+    """A mutant: the first word of a key is used as it is, 0 for every key of a seed."""
+    k0, k1 = random._words(key)
+    return random._rounds(k0, k1, shape, 0)
+
+
+def repeated(x):
+    return x.size - len(np.unique(x))
+
+
+def first_numbers_p_value(draw):
+    """The first numbers of 2^20 seeds agree as often as independent ones (128 times)."""
+    first = jax.jit(jax.vmap(lambda seed: draw(jax.random.key(seed), ())))
+    count, law = repeated(np.asarray(first(jnp.arange(2**20)))), stats.poisson(2**39 / 2**32)
+    return 2 * min(law.cdf(count), law.sf(count - 1))
+
+
+def shared_pairs(draw):
+    """Count neighbouring pairs that repeat among 16 numbers of 2^18 seeds (none if independent)."""
+    rows = jax.jit(jax.vmap(lambda seed: draw(jax.random.key(seed), (16,))))
+    x = np.asarray(rows(jnp.arange(2**18))).astype(np.uint64)
+    return repeated((x[:, 0::2] << np.uint64(32)) | x[:, 1::2])
+
+
+def test_the_numbers_of_different_seeds_are_unrelated():
+    assert first_numbers_p_value(random.bits) > FALSE_ALARM
+    assert first_numbers_p_value(plain_words) < FALSE_ALARM
+    assert shared_pairs(random.bits) == 0  # 1e-7 are expected
+    assert shared_pairs(plain_words) > 0
+
+
+FOLDED = {  # (seed, numbers folded in, stream): the first bits, as they have always been
+    (0, (0,), 0): (0xAB340D4D, 0xEEF4F39C, 0x91684F45),
+    (0, (0,), 3): (0x1B5DEC10, 0x3C524EAB, 0xB32978E6),
+    (0, (1,), 0): (0x0420830C, 0x3034A241, 0x6E447FC2),
+    (1, (0, 0, 7), 0): (0xC3BBFD1D, 0x43889CCC, 0xFA556781),
+    (1, (0, 0, 7), 3): (0x9861A6D8, 0x212B371D, 0x2D8A4E2F),
+    (2**32 - 1, (3, 0, 123_456_789), 0): (0xCC437274, 0xDFD826E3, 0xC62906CC),
+}
+NUMPY_SEEDS = {0: 12492574, 1: 5858454, 7: 6678211}
+
+
+def test_same_seed_same_numbers():
+    for (seed, numbers, stream), expected in FOLDED.items():
+        key = jax.random.key(seed)
+        for number in numbers:
+            key = random.fold(key, number)
+        np.testing.assert_array_equal(random.bits(key, (3,), stream), np.uint32(expected))
+    for seed, expected in NUMPY_SEEDS.items():
+        assert random.numpy_seed(jax.random.key(seed)) == expected
 
 
 def test_gaussian_and_three_point_have_their_law(key):

@@ -8,9 +8,17 @@ number. A longer hash derives new keys from a key (`fold`), so that the numbers 
 depend only on its key and the step number. Results are therefore independent of the chunks that
 a run is divided into, of the number of devices, and of interruptions.
 
-Keys are ordinary typed JAX keys and can also be used with `jax.random`. The generator is not
-cryptographic. `tests/test_random.py` has statistical tests: bit balance, counts, pair
-counts, correlations across elements, steps, leaves and chains.
+Keys are ordinary typed JAX keys and can also be used with `jax.random`. The words of
+`jax.random.key(seed)` are 0 and the seed. If the first word is constant, element $i$ is
+$g(c_i \oplus m)$ with a bijection $g$, constants $c_i$ and a hash $m$ of the seed. An element then
+never has the same value for two seeds, which independent numbers sometimes have; and two seeds
+whose $m$ differ by $c_i \oplus c_j$ have the same number in elements $i$ and $j$, and some have the
+same pairs of neighbours. A first word of 0 is therefore replaced by a hash of the second. Keys
+from `fold` or `jax.random.split` have a first word of 0 only once in $2^{32}$.
+
+The generator is not cryptographic. `tests/test_random.py` has statistical tests: bit balance,
+counts, pair counts, correlations across elements, steps, leaves and chains, collisions across
+seeds. `soak/generator.py` runs TestU01.
 """
 
 from collections.abc import Callable
@@ -76,6 +84,29 @@ def fold(key: Key, number: int | jax.Array) -> Key:
 def bits(key: Key, shape: tuple[int, ...] = (), stream: int = 0) -> jax.Array:
     """Draw 32 random bits per element; the streams of a key are independent of each other."""
     k0, k1, *_ = _words(key)
+    # The words of `jax.random.key(seed)` are (0, seed). With a constant first word, the numbers of
+    # different seeds would be related (see above). These are scalar operations, none per element.
+    return _rounds(jnp.where(k0 == 0, _mix(k1 + np.uint32(0xBB67AE85)), k0), k1, shape, stream)
+
+
+def numpy_seed(key: Key) -> int:
+    """Return a seed below $2^{24}$ for a NumPy generator.
+
+    The first word of the key is used as it is, also if it is 0: a bijection of the seed, cut to 24
+    bits, is what a seed needs.
+
+    Examples
+    --------
+    >>> import jax
+    >>> numpy_seed(jax.random.key(0)) == numpy_seed(jax.random.key(1))
+    False
+    """
+    k0, k1, *_ = _words(key)
+    return int(_rounds(k0, k1, (), 0) >> 8)
+
+
+def _rounds(k0: jax.Array, k1: jax.Array, shape: tuple[int, ...], stream: int) -> jax.Array:
+    """Hash the indices of the elements, given the two words of a key."""
     size = int(np.prod(shape, dtype=np.int64))
     tag = np.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
     # The constant is added because 0, as from an all-zero key, is a fixed point of every round.

@@ -99,7 +99,7 @@ LONG = 100_000
 
 def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
     """Simulate data, compute the reference, and run every sampler."""
-    rng = np.random.default_rng(int(random.bits(key) >> 8))
+    rng = np.random.default_rng(random.numpy_seed(key))
     x = rng.uniform(-1, 1, (config.num_data, 1)).astype(np.float32)
     y = (np.sin(4 * x) + 0.3 * x + config.noise_sd * rng.normal(size=x.shape)).astype(np.float32)
     grid = np.linspace(-1.5, 1.5, config.num_points, dtype=np.float32)[:, None]

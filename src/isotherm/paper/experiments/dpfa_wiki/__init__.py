@@ -170,7 +170,7 @@ def run(
     config: Config, key: Key, report: Report, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
     """Choose step sizes, then train every method on the stream."""
-    trainer = _Trainer(config, int(random.bits(key) >> 8), checkpoints, report)
+    trainer = _Trainer(config, random.numpy_seed(key), checkpoints, report)
     chosen = trainer.choose()
     result: dict[str, np.ndarray] = {f"tried {k}": v for k, v in trainer.tried.items()}
     for name, method in config.methods().items():

@@ -135,7 +135,7 @@ def run(
     inner = train_test(train, test=config.validation_share, seed=1)
     split = completion(test, observed=config.observed, seed=0)
     held_out = completion(inner.test, observed=config.observed, seed=0)
-    seed = int(random.bits(key) >> 8)
+    seed = random.numpy_seed(key)
     test_runner = ChainRunner(config.protocol, checkpoints, report, seed, train, split)
     choice_runner = test_runner._replace(train=inner.train, split=held_out)
     one_topic = perplexity(unigram(train), split, config.alpha)
