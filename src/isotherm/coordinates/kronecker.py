@@ -22,7 +22,7 @@ The kernel of a convolution is a matrix of (window and input channel) by (output
 bias only one side is rotated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -110,8 +110,9 @@ def kronecker_eigenbasis(
     *,
     num_batches: int = 512,
     floor: float = 1e-6,
+    more_positions: Sequence[ArrayTree] = (),
 ) -> Kronecker:
-    r"""Estimate a Kronecker eigenbasis from minibatch gradients at one point.
+    r"""Estimate a Kronecker eigenbasis from minibatch gradients at one or several points.
 
     The point should be typical of the posterior, or a mode without a perfect fit: where every
     training row is predicted with certainty, the gradients carry no information on the curvature.
@@ -130,12 +131,16 @@ def kronecker_eigenbasis(
         Number of minibatch gradients, rounded up to a multiple of 32.
     floor
         Curvatures below this fraction of a leaf's largest are raised to it.
+    more_positions
+        Further points: the curvature is averaged over all. In a network the directions that are
+        stiff change from place to place.
     """
+    positions = (position, *more_positions)
     share = batches.batch_size / grad_fn.data_size
-    rotations = _rotations(_noise(key, grad_fn, position, batches, num_batches))
+    rotations = _rotations(_noise(key, grad_fn, positions, batches, num_batches))
     squares: list[Any] = []
     count = 0
-    for block in _noise(key, grad_fn, position, batches, num_batches):
+    for block in _noise(key, grad_fn, positions, batches, num_batches):
         leaves = jax.tree.leaves(block)
         count += leaves[0].shape[0]
         more = [_squares(sides, leaf) for sides, leaf in zip(rotations, leaves, strict=True)]
@@ -153,15 +158,17 @@ def kronecker_eigenbasis(
 def _noise(
     key: Key,
     grad_fn: MinibatchGradient,
-    position: ArrayTree,
+    positions: Sequence[ArrayTree],
     batches: InMemoryBatches,
     num_batches: int,
 ) -> Iterator[ArrayTree]:
-    r"""Yield the noise of minibatch gradients, in blocks.
+    r"""Yield the noise of minibatch gradients, in blocks, at each position in turn.
 
     $(\hat g_1 - \hat g_2)/\sqrt2$ of two batches has the covariance of $\hat g$ and mean zero.
     """
-    for i in range(-(-num_batches // (2 * BLOCK_SIZE))):
+    num_blocks = max(-(-num_batches // (2 * BLOCK_SIZE)), len(positions))
+    for i in range(num_blocks):
+        position = positions[i % len(positions)]
         yield _block(key, position, batches, i * BLOCK_SIZE, grad_fn=grad_fn)
 
 

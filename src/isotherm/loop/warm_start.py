@@ -20,16 +20,12 @@ remaining noise depends on the distance from the mode, hardly on $N$, and the st
 noise is then measured at typical draws, one standard deviation from the mode in every direction.
 Sample with `start.grad_fn`.
 
-**Networks** (`coordinates="kronecker"`) have no useful mode: the posterior lies far from it, where
-the curvature is different. So the sampler itself moves away from the mode in rounds of steps, and
-after each round the basis is measured again at the current position. The result is the last
-position and the last basis. Directions much flatter than the stiffest of a layer are not scaled to
-the full width of the prior but to five times the width of the stiffest (`KRONECKER_FLOOR`): the
-further the weights move along them, the less accurate is the basis.
+**Networks** (`coordinates="prior"` or `"kronecker"`) have no useful mode. The sampler itself moves
+away from it with balanced minibatches, and settings are measured along the way
+(`isotherm.loop.network_start`). Sample with `start.grad_fn`, which is balanced.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,20 +37,17 @@ from jax.flatten_util import ravel_pytree
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
-from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
+from isotherm.gradients.balanced import BalancedGradient, balanced
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.find_mode import check_target, find_mode
-from isotherm.loop.sampling import run_chain
-from isotherm.samplers.msgnht import msgnht
+from isotherm.loop.network_start import LARGEST_IMBALANCE, network_start, unit_imbalance
+from isotherm.schedules import require_positive
 from isotherm.tree import as_position, count
 from isotherm.types import ArrayTree, GradFn, Key
-
-KRONECKER_FLOOR = 0.04
-"""Smallest curvature of a Kronecker basis, as a fraction of the largest of the layer."""
 
 
 class WarmStart(NamedTuple):
@@ -67,12 +60,15 @@ class WarmStart(NamedTuple):
     thermostat_mass: float
     stiffness: float
     """Largest curvature in these coordinates; 1 in an eigenbasis."""
-    noise_variance: float
-    """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them."""
+    noise_variance: float | None
+    """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them. `None`
+    for a network, whose balanced gradient takes the noise out."""
     initial_thermostat: float | None = None
-    """Where thermostats start; `None` for a network, whose layers differ."""
+    """Where thermostats start; `None` for the diffusion, as with a balanced gradient."""
     grad_fn: GradFn | None = None
-    """The gradient to sample with: the one passed in, or the same with control variates."""
+    """The gradient to sample with: the one passed in, with control variates or balanced."""
+    imbalance: float | None = None
+    """Imbalance of a step with a balanced gradient (`BalancedGradient.imbalance`)."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -88,7 +84,7 @@ class WarmStart(NamedTuple):
 
 def warm_start(
     key: Key,
-    grad_fn: MinibatchGradient,
+    grad_fn: MinibatchGradient | BalancedGradient,
     position: ArrayTree,
     batches: InMemoryBatches,
     *,
@@ -100,6 +96,7 @@ def warm_start(
     control_variates: bool = False,
     rounds: int = 4,
     steps_per_round: int = 1500,
+    largest_imbalance: float = LARGEST_IMBALANCE,
     chunk_size: int = 10_000,
 ) -> WarmStart:
     r"""Find a mode and natural coordinates around it.
@@ -107,10 +104,11 @@ def warm_start(
     Parameters
     ----------
     key, grad_fn, position, batches, optimizer, num_steps
-        As in `find_mode`; `num_steps=0` uses `position` as the mode.
+        As in `find_mode`; `num_steps=0` uses `position` as the mode. `grad_fn` may be balanced.
     coordinates
-        `"eigenbasis"` (dense, for up to a few thousand numbers), `"kronecker"` (per layer, for
-        networks), `"diagonal"` or `"identity"`.
+        `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or `"identity"`; for
+        networks `"prior"` (every weight in units of its prior) or `"kronecker"` (an eigenbasis per
+        layer).
     curvature
         `"hessian"` of $-\log\pi$ over all data, or `"fisher"`, the empirical Fisher matrix
         $\sum_i g_i g_i^\top$ plus the curvature of the prior. For an eigenbasis a few Newton steps
@@ -121,12 +119,17 @@ def warm_start(
         Whether to remove the gradient noise at the mode from every gradient, for large data;
         sample with `grad_fn` of the result. Needs the eigenbasis.
     rounds, steps_per_round
-        How often a Kronecker basis is measured again, and after how many steps of the sampler.
+        For networks: how often settings are measured again, and after how many steps.
+    largest_imbalance
+        With a balanced gradient: bound on the imbalance of a step (`BalancedGradient.imbalance`),
+        which limits the step size.
     chunk_size
         Rows per evaluation in passes over all data.
     """
+    is_balanced = isinstance(grad_fn, BalancedGradient)
+    wanted, grad_fn = grad_fn, grad_fn.gradient if is_balanced else grad_fn
     check_target(grad_fn, batches)
-    allowed = ("eigenbasis", "kronecker", "diagonal", "identity")
+    allowed = ("eigenbasis", "diagonal", "identity", "prior", "kronecker")
     if coordinates not in allowed:
         raise ValueError(f"`coordinates` must be one of {allowed}, got {coordinates!r}.")
     if curvature not in ("hessian", "fisher"):
@@ -138,6 +141,7 @@ def warm_start(
         )
     num_steps, rounds = count("num_steps", num_steps, 0), count("rounds", rounds, 0)
     steps_per_round = count("steps_per_round", steps_per_round, 1)
+    require_positive("largest_imbalance", largest_imbalance)
     if num_steps > 0:
         position = find_mode(
             random.fold(key, 0),
@@ -148,9 +152,29 @@ def warm_start(
             num_steps=num_steps,
         )
     mode = as_position(position)
-    if coordinates == "kronecker":
-        return _network_start(
-            random.fold(key, 3), grad_fn, mode, batches, noise_ratio, rounds, steps_per_round
+    if coordinates in ("prior", "kronecker"):
+        gradient = wanted if is_balanced else balanced(grad_fn)
+        found = network_start(
+            random.fold(key, 3),
+            gradient,
+            mode,
+            batches,
+            coordinates=coordinates,
+            largest_imbalance=largest_imbalance,
+            rounds=rounds,
+            steps_per_round=steps_per_round,
+        )
+        frequency = float(found.scales.frequency)
+        return WarmStart(
+            position=found.position,
+            coordinates=found.coordinates,
+            step_size=found.step_size,
+            diffusion=frequency,
+            thermostat_mass=frequency**-2,
+            stiffness=float(found.scales.stiffness),
+            noise_variance=None,
+            grad_fn=gradient,
+            imbalance=found.step_size**2 * float(found.scales.imbalance),
         )
     whole = WholeData(grad_fn, batches.data, mode, chunk_size)
     stiffness = 1.0
@@ -163,7 +187,7 @@ def warm_start(
         if coordinates == "diagonal":
             space = diagonal_coordinates(whole, mode, curvature)
         stiffness = stiffness_in(random.fold(key, 1), whole, mode, space)
-    gradient: GradFn = grad_fn
+    gradient: Any = grad_fn
     positions = [mode]
     if control_variates:
         gradient = controlled(grad_fn, mode, batches.data, chunk_size=chunk_size)
@@ -172,6 +196,14 @@ def warm_start(
     variance = _noise(random.fold(key, 2), gradient, positions, batches, space)
     unit = stiffness**-0.5
     noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
+    start = DIFFUSION / unit + step_size * float(np.median(variance)) / 2
+    imbalance = None
+    if is_balanced:
+        gradient, start = balanced(gradient, num_shards=wanted.num_shards), None
+        measure = jax.jit(lambda k, x: unit_imbalance(k, gradient, x, batches, space))
+        each = [float(measure(random.fold(key, 4), x)) for x in positions]
+        step_size = min(step_size, (largest_imbalance / max(*each, 1e-30)) ** 0.5)
+        imbalance = step_size**2 * max(each)
     return WarmStart(
         position=mode,
         coordinates=space,
@@ -180,8 +212,9 @@ def warm_start(
         thermostat_mass=THERMOSTAT_MASS * unit**2,
         stiffness=stiffness,
         noise_variance=noise,
-        initial_thermostat=DIFFUSION / unit + step_size * float(np.median(variance)) / 2,
+        initial_thermostat=start,
         grad_fn=gradient,
+        imbalance=imbalance,
     )
 
 
@@ -189,54 +222,6 @@ def _typical(key: Key, mode: ArrayTree, space: Coordinates) -> ArrayTree:
     """Draw from the Gaussian approximation of the posterior, a standard normal in `space`."""
     steps = space.push(random.gaussian(key, space.momentum_like(mode)))
     return jax.tree.map(lambda x, step: x + step.astype(x.dtype), mode, steps)
-
-
-def _network_start(
-    key: Key,
-    grad_fn: MinibatchGradient,
-    position: ArrayTree,
-    batches: InMemoryBatches,
-    noise_ratio: float,
-    rounds: int,
-    steps_per_round: int,
-) -> WarmStart:
-    """Move from a mode into the typical set, and measure a Kronecker basis there."""
-
-    def measure(key: Key, position: ArrayTree) -> tuple[Kronecker, float, float]:
-        space = kronecker_eigenbasis(
-            random.fold(key, 0), grad_fn, position, batches, floor=KRONECKER_FLOOR
-        )
-        variance = _noise(random.fold(key, 1), grad_fn, [position], batches, space)
-        return space, *_step_size(variance, noise_ratio, LARGEST_STEP)
-
-    move = jax.jit(partial(_move, grad_fn, steps_per_round))  # compiled once for all rounds
-    space, noise, h = measure(random.fold(key, 0), position)
-    for i in range(1, rounds + 1):
-        key_i = random.fold(key, i)
-        position = move(random.fold(key_i, 2), position, space, jnp.asarray(h), batches)
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(position)):
-            raise FloatingPointError(
-                f"The chain that starts at the mode diverged in round {i} at step size {h:.3g}. "
-                "Use a smaller `noise_ratio`, or start from a better mode."
-            )
-        space, noise, h = measure(key_i, position)
-    return WarmStart(position, space, h, DIFFUSION, THERMOSTAT_MASS, 1.0, noise, grad_fn=grad_fn)
-
-
-def _move(
-    grad_fn: MinibatchGradient,
-    num_steps: int,
-    key: Key,
-    position: ArrayTree,
-    space: Kronecker,
-    h: jax.Array,
-    batches: InMemoryBatches,
-) -> ArrayTree:
-    """Take steps of the sampler; return the last position."""
-    sampler = msgnht(grad_fn, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, coordinates=space)
-    whole_steps = sampler._replace(halves=None)  # the rounding of version 0.1
-    _, state = run_chain(key, whole_steps, position, batches, num_draws=num_steps)
-    return state.position
 
 
 def _noise(

@@ -22,6 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+Trajectory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Positions, momenta, log densities and gradients at the end of a trajectory."""
+
 
 class LogDensityTarget(NamedTuple):
     """A density to sample, with a starting point and the scales around it."""
@@ -32,6 +35,27 @@ class LogDensityTarget(NamedTuple):
     """Hessian of the negative log density at the mode, (d, d); it defines the coordinates."""
     log_density_and_gradient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     """Maps points (chains, d) to log densities (chains,) and gradients (chains, d)."""
+    leapfrog: Callable[..., Trajectory] | None = None
+    """A compiled replacement of `LogDensityTarget.trajectory`, with the same arguments."""
+
+    def trajectory(
+        self,
+        position: np.ndarray,
+        momentum: np.ndarray,
+        gradient: np.ndarray,
+        basis: np.ndarray,
+        step_size: float,
+        num_leapfrog: int,
+    ) -> Trajectory:
+        """Take leapfrog steps; columns of `basis` are the directions of the momentum."""
+        if self.leapfrog is not None:
+            return self.leapfrog(position, momentum, gradient, basis, step_size, num_leapfrog)
+        momentum = momentum + 0.5 * step_size * gradient @ basis
+        for left in reversed(range(num_leapfrog)):
+            position = position + step_size * momentum @ basis.T
+            value, gradient = self.log_density_and_gradient(position)
+            momentum = momentum + (step_size if left else 0.5 * step_size) * gradient @ basis
+        return position, momentum, value, gradient
 
 
 def hmc(
@@ -75,12 +99,9 @@ def hmc(
         for i in range(total):
             h = step_size * rng.uniform(0.8, 1.2)
             start_momentum = rng.standard_normal((num_chains, size))
-            proposal, new_value, new_gradient = position, value, gradient
-            momentum = start_momentum + 0.5 * h * gradient @ basis
-            for left in reversed(range(num_leapfrog)):
-                proposal = proposal + h * momentum @ basis.T
-                new_value, new_gradient = target.log_density_and_gradient(proposal)
-                momentum = momentum + (h if left else 0.5 * h) * new_gradient @ basis
+            proposal, momentum, new_value, new_gradient = target.trajectory(
+                position, start_momentum, gradient, basis, h, num_leapfrog
+            )
             kinetic_change = 0.5 * ((momentum**2).sum(1) - (start_momentum**2).sum(1))
             accept = np.log(rng.uniform(size=num_chains)) < new_value - value - kinetic_change
             position = np.where(accept[:, None], proposal, position)

@@ -6,6 +6,8 @@ natural scale of every weight is $s$; trajectories of unit length on this scale 
 short steps.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,12 +40,42 @@ def network_target(network: Network, data: Any, position: ArrayTree) -> LogDensi
             weights = unravel(flat)
             return network.log_prior(weights) + network.log_likelihood(weights, data).sum()
 
-        compiled = jax.jit(jax.vmap(jax.value_and_grad(log_density)))
+        each = jax.vmap(jax.value_and_grad(log_density))
+        compiled, leapfrog = jax.jit(each), jax.jit(partial(_leapfrog, each))
 
     def log_density_and_gradient(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with jax.enable_x64(True):
-            value, gradient = compiled(jnp.asarray(points, jnp.float64))
-            return np.asarray(value), np.asarray(gradient)
+        return _in_double(compiled, points)
 
     prior_precision = np.eye(start.size) / network.prior_sd**2
-    return LogDensityTarget(np.asarray(start), prior_precision, log_density_and_gradient)
+    return LogDensityTarget(
+        np.asarray(start),
+        prior_precision,
+        log_density_and_gradient,
+        partial(_in_double, leapfrog),
+    )
+
+
+def _in_double(compiled: Callable, *arguments: Any) -> Any:
+    """Call a compiled function in double precision; return NumPy arrays."""
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, compiled(*arguments))
+
+
+def _leapfrog(
+    each: Callable,
+    position: jax.Array,
+    momentum: jax.Array,
+    gradient: jax.Array,
+    basis: jax.Array,
+    step_size: jax.Array,
+    num_leapfrog: jax.Array,
+) -> tuple[jax.Array, ...]:
+    def step(_: int, carry: tuple) -> tuple:
+        position, momentum, _, gradient = carry
+        momentum = momentum + 0.5 * step_size * gradient @ basis
+        position = position + step_size * momentum @ basis.T
+        value, gradient = each(position)
+        return position, momentum + 0.5 * step_size * gradient @ basis, value, gradient
+
+    start = position, momentum, jnp.zeros(len(position)), gradient
+    return jax.lax.fori_loop(0, num_leapfrog, step, start)
