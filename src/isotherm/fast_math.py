@@ -41,6 +41,34 @@ def exp(x: jax.Array) -> jax.Array:
     return power * polynomial(f, _EXP)
 
 
+def mean_decay(x: jax.Array, decay: jax.Array) -> jax.Array:
+    r"""Return the mean of $e^{-xs}$ for $s$ in $[0, 1]$: $(1 - e^{-x})/x$, with error below 1e-6.
+
+    The error is relative, for $x$ of any sign between -87 and 87; the result is 1 at 0.
+
+    Parameters
+    ----------
+    x
+        $x$.
+    decay
+        $e^{-x}$, which the caller usually has.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> x = jnp.array([0.0, 1.0, -2.0])
+    >>> [f"{value:.4f}" for value in mean_decay(x, jnp.exp(-x))]
+    ['1.0000', '0.6321', '3.1945']
+    """
+    if x.dtype != jnp.float32:
+        safe = jnp.where(jnp.abs(x) < 1e-4, 1.0, x)
+        series = 1 - x / 2 + x * x / 6
+        return jnp.where(jnp.abs(x) < 1e-4, series, -jnp.expm1(-safe) / safe)
+    small = jnp.abs(x) < 0.5
+    safe = jnp.where(small, np.float32(1), x)
+    return jnp.where(small, polynomial(x, _MEAN_DECAY), (1 - decay) / safe)
+
+
 def normal_quantile(x: jax.Array) -> jax.Array:
     r"""Return the normal quantile of a uniform number on (-1, 1): $q(x) = \Phi^{-1}((1 + x)/2)$.
 
@@ -63,6 +91,7 @@ def normal_quantile(x: jax.Array) -> jax.Array:
 
 
 _EXP = (1.0, 1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)
+_MEAN_DECAY = (1.0, -1 / 2, 1 / 6, -1 / 24, 1 / 120, -1 / 720, 1 / 5040)
 # Minimax polynomials. log2(1 + m) / m is _LOG2, within 3e-7 for sqrt(1/2) <= 1 + m <= sqrt(2);
 # q(x) / x is _QUANTILE, a polynomial in w, with relative error 3.2e-6 for w in [0, 23.1].
 _LOG2 = (1.4426997, -0.72137588, 0.48046502, -0.35896182, 0.29726264, -0.27269816, 0.17063458)

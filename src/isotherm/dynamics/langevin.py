@@ -42,6 +42,9 @@ from isotherm.types import (
     Traits,
 )
 
+BALANCED_WORD = "AKDBNBDKA"
+"""Default integrator of balanced gradients (`isotherm.gradients.balanced` has the reasons)."""
+
 
 class LangevinState(NamedTuple):
     """Position, momentum, thermostat, and number of steps taken."""
@@ -89,8 +92,8 @@ def langevin(
     initial_thermostat
         Initial $\xi$ (constant if the thermostat is fixed); `None` means $D$.
     integrator
-        `"euler"` or a word (`dynamics/integrators.py`); by default `"ABOBA"`, and `"ABDODBA"` with
-        a balanced gradient.
+        `"euler"` or a word (`dynamics/integrators.py`); by default `"ABOBA"`, and `"AKDBNBDKA"`
+        with a balanced gradient.
     temperature
         $T \ge 0$: 1 targets $\pi$.
     noise
@@ -106,7 +109,7 @@ def langevin(
     require_positive("thermostat_mass", thermostat_mass)
     balanced = hasattr(grad_fn, "at_velocity")
     if integrator is None:
-        integrator = "ABDODBA" if balanced else "ABOBA"
+        integrator = BALANCED_WORD if balanced else "ABOBA"
     is_word = isinstance(integrator, integrators.Integrator)
     word = integrator if is_word else integrators.parse_integrator(integrator)
     if balanced:
@@ -148,8 +151,12 @@ def langevin(
         """Apply the letters of a segment; `force` is the gradient of their kicks."""
         h = step_size_fn(state.step_index)
         position, momentum, xi = state.position, state.momentum, state.thermostat
-        for letter, fraction, number in segment:
+        heating = None
+        for i, (letter, fraction, number) in enumerate(segment):
             t = h * fraction
+            if letter == "D" and segment[i + 1 : i + 2] and segment[i + 1][0] == "K":
+                heating = t  # after the kick, which is then read from memory and not computed twice
+                continue
             noisy = letter in "NOE" and not noiseless
             r = noise_fn(noise_key(key, number), momentum) if noisy else None
             if letter == "A":
@@ -160,6 +167,9 @@ def langevin(
                 momentum = friction.damp(xi, momentum, t)
             elif letter == "K":
                 momentum = flows.kick(momentum, force, t)
+                if heating is not None:
+                    before = flows.kick(momentum, force, -t)
+                    xi, heating = friction.heat(xi, before, temperature, heating), None
             elif letter == "N" and noisy:
                 momentum = flows.diffuse(momentum, r, strength, t)
             elif letter == "O":

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from isotherm.fast_math import exp
+from isotherm.fast_math import exp, mean_decay
 from isotherm.tree import add_increment
 from isotherm.types import ArrayTree, Scalar
 
@@ -53,12 +53,6 @@ def _mean_square_of_all(momentum: ArrayTree) -> jax.Array:
     leaves = jax.tree.leaves(momentum)
     total = jnp.sum(jnp.stack([jnp.sum(p * p) for p in leaves]))
     return total / sum(p.size for p in leaves)
-
-
-def _shrinkage(x: jax.Array) -> jax.Array:
-    r"""Return $(1 - e^{-x})/x$ for $x$ of any sign; 1 at $x = 0$."""
-    safe = jnp.where(jnp.abs(x) < 1e-4, 1.0, x)
-    return jnp.where(jnp.abs(x) < 1e-4, 1 - x / 2 + x * x / 6, -jnp.expm1(-safe) / safe)
 
 
 def _elementwise(
@@ -96,8 +90,9 @@ def _elementwise(
         xi: ArrayTree, momentum: ArrayTree, noise: ArrayTree, strength: Scalar, t: Scalar
     ) -> ArrayTree:
         def solve(x: jax.Array, p: jax.Array, r: jax.Array) -> jax.Array:
-            scale = jnp.sqrt(2 * strength * t * _shrinkage(2 * x * t))
-            return (exp(-x * t) * p + scale * r).astype(p.dtype)
+            decay = exp(-x * t)
+            scale = jnp.sqrt(2 * strength * t * mean_decay(2 * x * t, decay * decay))
+            return (decay * p + scale * r).astype(p.dtype)
 
         return jax.tree.map(solve, expand(xi, momentum), momentum, noise)
 
@@ -184,8 +179,9 @@ def full_matrix(mass: Scalar = 1.0) -> Thermostat:
         p, unravel = ravel_pytree(momentum)
         r, _ = ravel_pytree(noise)
         rates, axes = jnp.linalg.eigh(xi)
-        scale = jnp.sqrt(2 * strength * t * _shrinkage(2 * rates * t))
-        solved = jnp.exp(-rates * t) * (axes.T @ p) + scale * (axes.T @ r)
+        decay = jnp.exp(-rates * t)
+        scale = jnp.sqrt(2 * strength * t * mean_decay(2 * rates * t, decay * decay))
+        solved = decay * (axes.T @ p) + scale * (axes.T @ r)
         return unravel((axes @ solved).astype(p.dtype))
 
     return Thermostat("full_matrix", True, start, heat, drag, damp, relax)

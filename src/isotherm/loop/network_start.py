@@ -6,23 +6,23 @@ mode in rounds of steps, in units of the prior, where every weight has prior var
 round three numbers are measured at the current position, in the coordinates in use:
 
 - the largest curvature $\lambda$, by power iteration: steps have $h \le 0.45/\sqrt\lambda$;
-- the imbalance $R$ of a kick of duration 1, the mean of $s_i^2$: steps have $h^2 R \le 0.03$, so that
-  friction can balance the noise of the minibatches;
+- the weights $s_i$ of rows: steps are so short that the noise which the bounded weights leave
+  unbalanced heats the chain by at most 0.5 % (`isotherm.gradients.balanced`);
 - the frequency of the prior, $\omega^2 = \operatorname{tr}(M^\top H_{prior} M)/d$, which is 1 in
   units of the prior. The slowest motion of a network is along valleys as long as the prior is wide,
   and a chain crosses them fastest with the friction $D = \omega$. Thermostats respond in the
   same time: $\mu = 1/\omega^2$.
 
-The largest $\lambda$ and $R$ of all rounds count. `coordinates="prior"` ends here. For
+The largest $\lambda$ counts, and the weights of all rounds. `coordinates="prior"` ends here. For
 `coordinates="kronecker"` the curvature of every layer is then averaged over positions of all rounds
 but the first, and the settings are measured in its eigenbasis. Curvature at one point would not do:
 directions that are flat there are stiff elsewhere, and a basis stretched along them takes the chain
 to where its steps are too long.
 
-**Never silent.** At temperature 1 the log density of $d$ parameters is $d/2$ below its maximum, give
-or take $\sqrt{d/2}$. A round that ends more than $1.5\,d$ below the mode has not sampled the
-posterior: it is repeated with half the step size from where it began, and after four times the start
-fails with an error.
+**Never silent.** At temperature 1 the log density of $d$ parameters is $d/2$ below its maximum,
+give or take $\sqrt{d/2}$. A round that ends more than $1.5\,d$ below the mode has not sampled the
+posterior: it is repeated with half the step size from where it began, and after four times the
+start fails with an error.
 """
 
 from collections.abc import Sequence
@@ -38,17 +38,19 @@ from isotherm.batches.in_memory import InMemoryBatches, full_batch, independent_
 from isotherm.coordinates.kronecker import kronecker_eigenbasis
 from isotherm.coordinates.linear import Coordinates, Diagonal
 from isotherm.coordinates.power_iteration import largest_eigenvalue
-from isotherm.gradients.balanced import BalancedGradient
+from isotherm.gradients.balanced import BalancedGradient, unbalanced_heat
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.loop.sampling import run_chain
 from isotherm.samplers.msgnht import msgnht
 from isotherm.tree import leaf_sizes
-from isotherm.types import ArrayTree, BatchPolicy, Key
+from isotherm.types import ArrayTree, BatchPolicy, Key, Scalar
 
 STEP_TIMES_FREQUENCY = 0.45
 r"""Largest $h\sqrt\lambda$."""
-LARGEST_IMBALANCE = 0.03
-"""Largest mean of $s_i^2$ over the rows of a batch."""
+LARGEST_HEAT = 0.005
+"""Largest heat, relative to the temperature, that kicks may leave unbalanced."""
+NUM_BATCHES = 128
+"""Batches from which the weights of rows are measured at a position."""
 CURVATURE_ROWS = 1000
 """Rows from which the largest curvature is estimated."""
 KRONECKER_FLOOR = 0.25
@@ -60,19 +62,38 @@ MAX_HALVINGS = 4
 
 
 class Scales(NamedTuple):
-    """What bounds the step size at a position, in given coordinates."""
+    """What bounds the step size, in given coordinates."""
 
     stiffness: jax.Array
     """The largest curvature of minus the log density."""
-    imbalance: jax.Array
-    """The imbalance of a kick of duration 1."""
     frequency: jax.Array
     r"""$\omega$, the frequency of the prior."""
+    strengths: jax.Array
+    """Weights of rows in kicks of duration 1, (2, batches, rows), as `unbalanced_heat` needs."""
 
-    def step_size(self, largest_imbalance: float) -> float:
-        """Return the largest step size that both bounds allow."""
-        dynamics = STEP_TIMES_FREQUENCY * float(self.stiffness) ** -0.5
-        return min(dynamics, (largest_imbalance / max(float(self.imbalance), 1e-30)) ** 0.5)
+
+def joined(scales: Sequence[Scales]) -> Scales:
+    """Return the largest curvature and frequency of all positions, and the weights of all."""
+    return Scales(
+        max(each.stiffness for each in scales),
+        max(each.frequency for each in scales),
+        jnp.concatenate([each.strengths for each in scales], axis=1),
+    )
+
+
+def longest_step(
+    largest: float, strengths: jax.Array, friction: Scalar, dimension: int, largest_heat: float
+) -> float:
+    """Return the longest step size up to `largest` that leaves at most `largest_heat`."""
+    heat = jax.jit(partial(unbalanced_heat, dimension=dimension))
+    low, high = 0.0, largest
+    if float(heat(strengths, high, friction)) <= largest_heat:
+        return largest
+    for _ in range(20):
+        middle = (low + high) / 2
+        enough = float(heat(strengths, middle, friction)) <= largest_heat
+        low, high = (middle, high) if enough else (low, middle)
+    return low
 
 
 class NetworkStart(NamedTuple):
@@ -82,6 +103,8 @@ class NetworkStart(NamedTuple):
     coordinates: Coordinates
     step_size: float
     scales: Scales
+    heat: float
+    """Heat that a step leaves unbalanced, relative to the temperature."""
 
 
 def prior_units(log_prior, position: ArrayTree) -> Diagonal:
@@ -103,7 +126,7 @@ def network_start(
     batches: InMemoryBatches,
     *,
     coordinates: str,
-    largest_imbalance: float,
+    largest_heat: float,
     rounds: int,
     steps_per_round: int,
 ) -> NetworkStart:
@@ -119,8 +142,8 @@ def network_start(
         A mode of the posterior.
     coordinates
         `"prior"` or `"kronecker"`.
-    largest_imbalance
-        Bound on the imbalance of a step.
+    largest_heat
+        Bound on the heat that a step leaves unbalanced.
     rounds, steps_per_round
         How often settings are measured again, and after how many steps of the sampler.
     """
@@ -133,7 +156,7 @@ def network_start(
     visited: list[list[ArrayTree]] = []
     for i in range(1, rounds + 1):
         key_i = random.fold(key, i)
-        path = _round(key_i, move, position, space, scales, largest_imbalance, density, batches)
+        path = _round(key_i, move, position, space, scales, largest_heat, density, batches)
         position = path[-1]
         visited.append(path)
         scales.append(measure(random.fold(key_i, 1), space, position))
@@ -149,8 +172,16 @@ def network_start(
         )
         key = random.fold(key, rounds + 2)
         scales = [measure(random.fold(key, i), space, x) for i, x in enumerate(later)]
-    worst = _largest(scales)
-    return NetworkStart(position, space, worst.step_size(largest_imbalance), worst)
+    all_scales = joined(scales)
+    h = _step_size(all_scales, density.dimension, largest_heat)
+    heat = unbalanced_heat(all_scales.strengths, h, all_scales.frequency, density.dimension)
+    return NetworkStart(position, space, h, all_scales, float(heat))
+
+
+def _step_size(scales: Scales, dimension: int, largest_heat: float) -> float:
+    """Return the longest step size that curvature and noise allow."""
+    largest = STEP_TIMES_FREQUENCY * float(scales.stiffness) ** -0.5
+    return longest_step(largest, scales.strengths, scales.frequency, dimension, largest_heat)
 
 
 def _round(
@@ -159,15 +190,15 @@ def _round(
     position: ArrayTree,
     space: Coordinates,
     scales: Sequence[Scales],
-    largest_imbalance: float,
+    largest_heat: float,
     density: "_Density",
     batches: InMemoryBatches,
 ) -> list[ArrayTree]:
     """Return positions of a round, repeated with shorter steps if it was lost."""
-    worst = _largest(scales)
-    h = worst.step_size(largest_imbalance)
+    so_far = joined(scales)
+    h = _step_size(so_far, density.dimension, largest_heat)
     for _ in range(MAX_HALVINGS):
-        path = move(random.fold(key, 2), position, space, h, worst.frequency, batches)
+        path = move(random.fold(key, 2), position, space, h, so_far.frequency, batches)
         path = [jax.tree.map(lambda x, i=i: x[i], path) for i in range(POSITIONS_PER_ROUND)]
         if density.is_typical(path[-1]):
             return path
@@ -179,10 +210,6 @@ def _round(
         "Check the data for extreme values, the prior for extreme widths, or start from a better "
         "mode (`num_steps`, `optimizer`)."
     )
-
-
-def _largest(scales: Sequence[Scales]) -> Scales:
-    return jax.tree.map(lambda *values: max(values), *scales)
 
 
 class _Density:
@@ -242,25 +269,26 @@ def _measure(
     stiffness = largest_eigenvalue(hessian_times, random.gaussian(random.fold(key, 4), like), 20)
     square = jnp.mean(jax.lax.map(prior_curvature, jnp.arange(8)))
     frequency = jnp.sqrt(jnp.maximum(square, 1e-6 * stiffness))
-    imbalance = unit_imbalance(random.fold(key, 1), grad_fn, position, batches, space)
-    return Scales(stiffness, imbalance, frequency)
+    strengths = unit_strengths(random.fold(key, 1), grad_fn, position, batches, space)
+    return Scales(stiffness, frequency, strengths)
 
 
-def unit_imbalance(
+def unit_strengths(
     key: Key,
     grad_fn: BalancedGradient,
     position: ArrayTree,
     batches: BatchPolicy,
     space: Coordinates,
 ) -> jax.Array:
-    """Return the imbalance of a kick of duration 1, averaged over momenta and batches."""
+    """Return the weights of rows in kicks of duration 1, for two momenta: (2, batches, rows)."""
     like = space.momentum_like(position)
 
     def one(i: jax.Array) -> jax.Array:
-        velocity = space.push(random.gaussian(random.fold(random.fold(key, 0), i), like))
-        return grad_fn.imbalance(position, batches.batch(random.fold(key, 1), i), velocity, 1.0)
+        batch = batches.batch(random.fold(key, 0), i)
+        momenta = [random.gaussian(random.fold(random.fold(key, j), i), like) for j in (1, 2)]
+        return jnp.stack([grad_fn.strengths(position, batch, space.push(p), 1.0) for p in momenta])
 
-    return jnp.mean(jax.lax.map(one, jnp.arange(64)))
+    return jnp.swapaxes(jax.lax.map(one, jnp.arange(NUM_BATCHES)), 0, 1)
 
 
 def _as_tangent(direction: ArrayTree, position: ArrayTree) -> ArrayTree:

@@ -40,13 +40,18 @@ from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newt
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
-from isotherm.gradients.balanced import BalancedGradient, balanced
+from isotherm.gradients.balanced import BalancedGradient, balanced, unbalanced_heat
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.find_mode import check_target, find_mode
-from isotherm.loop.network_start import LARGEST_IMBALANCE, network_start, unit_imbalance
+from isotherm.loop.network_start import (
+    LARGEST_HEAT,
+    longest_step,
+    network_start,
+    unit_strengths,
+)
 from isotherm.schedules import require_positive
-from isotherm.tree import as_position, count
+from isotherm.tree import as_position, count, leaf_sizes
 from isotherm.types import ArrayTree, GradFn, Key
 
 
@@ -67,8 +72,8 @@ class WarmStart(NamedTuple):
     """Where thermostats start; `None` for the diffusion, as with a balanced gradient."""
     grad_fn: GradFn | None = None
     """The gradient to sample with: the one passed in, with control variates or balanced."""
-    imbalance: float | None = None
-    """Imbalance of a step with a balanced gradient (`BalancedGradient.imbalance`)."""
+    unbalanced_heat: float | None = None
+    """Heat that the kicks of a balanced gradient leave, relative to the temperature."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def warm_start(
     control_variates: bool = False,
     rounds: int = 4,
     steps_per_round: int = 1500,
-    largest_imbalance: float = LARGEST_IMBALANCE,
+    largest_heat: float = LARGEST_HEAT,
     chunk_size: int = 10_000,
 ) -> WarmStart:
     r"""Find a mode and natural coordinates around it.
@@ -120,9 +125,9 @@ def warm_start(
         sample with `grad_fn` of the result. Needs the eigenbasis.
     rounds, steps_per_round
         For networks: how often settings are measured again, and after how many steps.
-    largest_imbalance
-        With a balanced gradient: bound on the imbalance of a step (`BalancedGradient.imbalance`),
-        which limits the step size.
+    largest_heat
+        With a balanced gradient: bound on the heat that the kicks of a step leave unbalanced,
+        relative to the temperature (`isotherm.gradients.balanced`), which limits the step size.
     chunk_size
         Rows per evaluation in passes over all data.
     """
@@ -141,7 +146,7 @@ def warm_start(
         )
     num_steps, rounds = count("num_steps", num_steps, 0), count("rounds", rounds, 0)
     steps_per_round = count("steps_per_round", steps_per_round, 1)
-    require_positive("largest_imbalance", largest_imbalance)
+    require_positive("largest_heat", largest_heat)
     if num_steps > 0:
         position = find_mode(
             random.fold(key, 0),
@@ -160,7 +165,7 @@ def warm_start(
             mode,
             batches,
             coordinates=coordinates,
-            largest_imbalance=largest_imbalance,
+            largest_heat=largest_heat,
             rounds=rounds,
             steps_per_round=steps_per_round,
         )
@@ -174,7 +179,7 @@ def warm_start(
             stiffness=float(found.scales.stiffness),
             noise_variance=None,
             grad_fn=gradient,
-            imbalance=found.step_size**2 * float(found.scales.imbalance),
+            unbalanced_heat=found.heat,
         )
     whole = WholeData(grad_fn, batches.data, mode, chunk_size)
     stiffness = 1.0
@@ -197,13 +202,14 @@ def warm_start(
     unit = stiffness**-0.5
     noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
     start = DIFFUSION / unit + step_size * float(np.median(variance)) / 2
-    imbalance = None
+    heat = None
     if is_balanced:
         gradient, start = balanced(gradient, num_shards=wanted.num_shards), None
-        measure = jax.jit(lambda k, x: unit_imbalance(k, gradient, x, batches, space))
-        each = [float(measure(random.fold(key, 4), x)) for x in positions]
-        step_size = min(step_size, (largest_imbalance / max(*each, 1e-30)) ** 0.5)
-        imbalance = step_size**2 * max(each)
+        measure = jax.jit(lambda k, x: unit_strengths(k, gradient, x, batches, space))
+        each = [measure(random.fold(random.fold(key, 4), i), x) for i, x in enumerate(positions)]
+        strengths, size = jnp.concatenate(each, axis=1), int(leaf_sizes(mode).sum())
+        step_size = longest_step(step_size, strengths, DIFFUSION / unit, size, largest_heat)
+        heat = float(unbalanced_heat(strengths, step_size, DIFFUSION / unit, size))
     return WarmStart(
         position=mode,
         coordinates=space,
@@ -214,7 +220,7 @@ def warm_start(
         noise_variance=noise,
         initial_thermostat=start,
         grad_fn=gradient,
-        imbalance=imbalance,
+        unbalanced_heat=heat,
     )
 
 

@@ -73,7 +73,7 @@ def msgnht(
         $D \ge 0$: injected noise, 1/time; the thermostat's equilibrium with exact gradients.
     integrator
         `"ABOBA"` (S), `"euler"` (E), or any palindromic word (`isotherm.dynamics.integrators`); by
-        default `"ABOBA"`, and `"ABDODBA"` with a balanced gradient.
+        default `"ABOBA"`, and `"AKDBNBDKA"` with a balanced gradient.
     thermostat
         `"per_coordinate"`, or `"full_matrix"` for small problems with correlated noise.
     thermostat_mass
