@@ -180,7 +180,13 @@ class BayesianEstimator(BaseEstimator, ABC):
             checkpoint=None if folder is None else Path(folder) / history,
             max_thin=self._max_thin,
             max_burn_in=self._max_burn_in,
+            **self._chain_settings(target, state),
         )
+
+    def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
+        """Return further arguments of `run_chains`."""
+        del target, state
+        return {}
 
 
 class ClassLabelsMixin:

@@ -84,7 +84,13 @@ class BayesianMLP(BayesianEstimator):
         prior_variance = float(self.prior_variance)
         self._model = MLPModel(sizes, self.activation, prior_variance, classification)
         key = random.fold(jax.random.key(self._seed), 7)
-        return network_target(key, self._model, self._standardize(X), y, self.batch_size)
+        return network_target(
+            key, self._model, self._standardize(X), y, self.batch_size, self.num_chains
+        )
+
+    def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
+        """Return starts at trained networks, and thermostats as slow as the prior is wide."""
+        return {"thermostat_mass": 1.0, "starts": target.starts if state is None else None}
 
     def _standardize(self, X: np.ndarray) -> np.ndarray:
         return (X - self._feature_means) / self._feature_scales
@@ -112,10 +118,8 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     widths (`isotherm.estimators.network_posterior` has the mathematics).
 
     The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
-    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512
-    leave an error: in a network the gradient noise depends on the weights, and a thermostat absorbs
-    only its average, so that predictive sds are too large among the data and too small beyond them
-    (`isotherm run network-exact`).
+    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512 are
+    balanced (`isotherm.balanced`): their noise, which depends on the weights, is taken out again.
 
     Parameters
     ----------
@@ -193,10 +197,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     (`isotherm.estimators.network_posterior` has the mathematics).
 
     The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
-    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512
-    leave an error: in a network the gradient noise depends on the weights, and a thermostat absorbs
-    only its average, so that predictive sds are too large among the data and too small beyond them
-    (`isotherm run network-exact`).
+    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512 are
+    balanced (`isotherm.balanced`): their noise, which depends on the weights, is taken out again.
 
     Parameters
     ----------

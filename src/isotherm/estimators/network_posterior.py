@@ -8,14 +8,15 @@ $$ f(x) = \frac{s}{\sqrt{n_L}} W_L^\top g\Bigl(\cdots
    \qquad w, b \sim \mathcal N(0, 1). $$
 
 For any widths the prior of the outputs is of order $s$ and that of every coordinate is
-$\mathcal N(0, 1)$, so plain coordinates and one step size suffice. (A Kronecker basis was tried: on
-a network with a known posterior it mixes half as fast; `isotherm run network-exact`.) In a
-regression the last coordinate is $\log\sigma$ of the noise, with
-$\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation.
+$\mathcal N(0, 1)$, so plain coordinates and one step size suffice. (On a network with a known
+posterior a Kronecker basis mixes no faster; `isotherm run network-exact`.) In a regression the last
+coordinate is $\log\sigma$ of the noise, with $\sigma \sim \text{half-Cauchy}(1)$ in units of the
+target's standard deviation. Every chain starts at its own trained network.
 
 **The step size.** It is limited by the largest curvature $\lambda$, and typical points are far from
-every mode. So a pilot chain starts at a draw from the prior, $\lambda$ is measured several times
-along it, and $h = 0.3/\sqrt\lambda$ for the largest.
+every mode. So a pilot chain starts at a trained network, $\lambda$ is measured several times
+along it, and $h = 0.3/\sqrt\lambda$ for the largest. Batches that are not all rows are balanced
+(`isotherm.balanced`), and the step is at most as long as balance allows.
 """
 
 from collections.abc import Callable
@@ -29,12 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm import random
-from isotherm.batches.in_memory import full_batch, independent_batches
-from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
+from isotherm.batches.in_memory import InMemoryBatches, full_batch, independent_batches
+from isotherm.coordinates.linear import Identity
+from isotherm.coordinates.natural import DIFFUSION
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
+from isotherm.gradients.balanced import BalancedGradient, balanced
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
+from isotherm.loop.find_mode import find_mode
+from isotherm.loop.network_start import LARGEST_HEAT, longest_step, unit_strengths
 from isotherm.loop.sampling import run_chain
 from isotherm.models.logistic import categorical_log_likelihood
 from isotherm.models.networks import ACTIVATIONS, Layer, feed_forward
@@ -46,6 +51,8 @@ MAX_FULL_BATCH, BATCH_SIZE = 2048, 512
 STEP_TIMES_FREQUENCY = 0.3
 r"""$h\sqrt\lambda$."""
 PILOT_ROUNDS, STEPS_PER_ROUND = 4, 300
+TRAINING_STEPS, TRAINING_BATCH = 3000, 128
+"""Updates of Adam that train the start of a chain, and their rows."""
 
 
 class MLPModel(NamedTuple):
@@ -138,9 +145,11 @@ class NetworkTarget:
     """The posterior of a network as a target of the sampler."""
 
     model: MLPModel
-    gradient: MinibatchGradient
+    gradient: MinibatchGradient | BalancedGradient
     batches: BatchPolicy
     step_size: float
+    starts: jax.Array
+    """A trained network for every chain, (chain, dimension)."""
 
     @property
     def dimension(self) -> int:
@@ -153,9 +162,14 @@ class NetworkTarget:
 
 
 def network_target(
-    key: Key, model: MLPModel, x: np.ndarray, y: np.ndarray, batch_size: int | None = None
+    key: Key,
+    model: MLPModel,
+    x: np.ndarray,
+    y: np.ndarray,
+    batch_size: int | None = None,
+    num_chains: int = 1,
 ) -> NetworkTarget:
-    """Build the posterior of a network, and find its step size with a pilot chain.
+    """Build the posterior of a network, train starts, and find its step size with a pilot chain.
 
     Parameters
     ----------
@@ -167,6 +181,8 @@ def network_target(
         Standardised rows, and labels 0, 1, … or standardised targets.
     batch_size
         Rows per step; by default all of up to 2048 rows, otherwise 512.
+    num_chains
+        Number of networks to train.
     """
     size = batch_size or (len(y) if len(y) <= MAX_FULL_BATCH else BATCH_SIZE)
     rows = (x.astype(np.float32), y.astype(np.int32 if model.classification else np.float32))
@@ -176,20 +192,27 @@ def network_target(
         batches = full_batch(rows)
     else:
         batches = independent_batches(rows, size)
-    gradient, pilot = _compiled(model, len(rows[0]))
-    position = 0.3 * random.gaussian(random.fold(key, 0), jnp.zeros(model.dimension))
+    gradient, pilot, train = _compiled(model, len(rows[0]), size < len(y))
+    training_rows = independent_batches(rows, min(TRAINING_BATCH, len(rows[0])))
+    starts = train(jax.random.split(random.fold(key, 0), num_chains), training_rows)
+    position = starts[0]
     curvatures: list[float] = []
-    for i in range(1, PILOT_ROUNDS + 1):
-        h = STEP_TIMES_FREQUENCY * max(curvatures, default=len(y)) ** -0.5
-        position, curvature = pilot(random.fold(key, i), position, jnp.float32(h), batches)
+    for i in range(PILOT_ROUNDS + 1):
+        # The first round does not move: a step of 0 measures the curvature at the start.
+        h = STEP_TIMES_FREQUENCY * max(curvatures, default=np.inf) ** -0.5
+        position, curvature = pilot(random.fold(key, i + 1), position, jnp.float32(h), batches)
         curvatures.append(float(curvature))
         if not np.isfinite(curvatures[-1]):
             raise FloatingPointError(
                 "The pilot chain that finds the step size diverged. Check the data for extreme "
                 "values, or reduce `prior_variance`."
             )
-    step_size = _round_step_size(STEP_TIMES_FREQUENCY * max(curvatures) ** -0.5)
-    return NetworkTarget(model, gradient, batches, step_size)
+    h = STEP_TIMES_FREQUENCY * max(curvatures) ** -0.5
+    if isinstance(gradient, BalancedGradient):
+        measure = jax.jit(partial(unit_strengths, grad_fn=gradient, space=Identity()))
+        strengths = measure(random.fold(key, PILOT_ROUNDS + 2), position=position, batches=batches)
+        h = longest_step(h, strengths, DIFFUSION, model.dimension, LARGEST_HEAT)
+    return NetworkTarget(model, gradient, batches, _round_step_size(h), starts)
 
 
 def _round_step_size(h: float) -> float:
@@ -198,17 +221,36 @@ def _round_step_size(h: float) -> float:
 
 
 @lru_cache(maxsize=32)
-def _compiled(model: MLPModel, data_size: int) -> tuple[MinibatchGradient, Callable]:
-    """Return the gradient and the compiled pilot chain; the same objects for equal arguments."""
+def _compiled(
+    model: MLPModel, data_size: int, in_batches: bool
+) -> tuple[MinibatchGradient | BalancedGradient, Callable, Callable]:
+    """Return the gradient, the compiled pilot chain and the compiled training.
+
+    They are the same objects for equal arguments.
+    """
     gradient = minibatch_gradient(model.log_likelihood, model.log_prior, data_size)
-    return gradient, jax.jit(partial(_run_pilot, gradient))
+    train = jax.jit(jax.vmap(partial(_train, gradient, model.dimension), in_axes=(0, None)))
+    gradient = balanced(gradient) if in_batches else gradient
+    return gradient, jax.jit(partial(_run_pilot, gradient)), train
+
+
+def _train(
+    gradient: MinibatchGradient, dimension: int, key: Key, batches: InMemoryBatches
+) -> jax.Array:
+    """Return a mode of the posterior near a random start."""
+    start = 0.5 * random.gaussian(random.fold(key, 0), jnp.zeros(dimension))
+    return find_mode(random.fold(key, 1), gradient, start, batches, num_steps=TRAINING_STEPS)
 
 
 def _run_pilot(
-    gradient: MinibatchGradient, key: Key, position: jax.Array, h: jax.Array, batches: BatchPolicy
+    gradient: MinibatchGradient | BalancedGradient,
+    key: Key,
+    position: jax.Array,
+    h: jax.Array,
+    batches: BatchPolicy,
 ) -> tuple[jax.Array, jax.Array]:
     """Run the pilot for a round; return its last position and the largest curvature there."""
-    sampler = msgnht(gradient, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS)
+    sampler = msgnht(gradient, h, DIFFUSION)
     (position,), _ = run_chain(key, sampler, position, batches, num_draws=1, thin=STEPS_PER_ROUND)
     batch = batches.batch(random.fold(key, 3), jnp.zeros((), jnp.int32))
 

@@ -63,12 +63,14 @@ def run_chains(
     thin: int | None = None,
     burn_in: int | None = None,
     state: Any = None,
+    starts: Any = None,
+    thermostat_mass: float = THERMOSTAT_MASS,
     verbose: bool = False,
     checkpoint: Path | None = None,
     max_thin: int = NO_LIMIT,
     max_burn_in: int = NO_LIMIT,
 ) -> Run:
-    """Run chains from the origin, or continue from a state.
+    """Run chains from the origin or from given starts, or continue from a state.
 
     Parameters
     ----------
@@ -78,6 +80,10 @@ def run_chains(
         The posterior to sample.
     thin, burn_in
         As in `isotherm.sample`; by default 2 and 50 units of time.
+    starts
+        Where chains start, (chain, dimension); by default at the origin.
+    thermostat_mass
+        As in `isotherm.msgnht`.
     verbose
         Whether to show a progress bar.
     max_thin, max_burn_in
@@ -89,13 +95,14 @@ def run_chains(
         burn_in = min(round(BURN_IN_TIME / target.step_size), max_burn_in)
     return sample(
         key,
-        _sampler(target.gradient, target.step_size),
-        jnp.zeros(target.dimension),
+        _sampler(target.gradient, target.step_size, thermostat_mass),
+        jnp.zeros(target.dimension) if starts is None else starts,
         target.batches,
         num_draws=num_draws,
         thin=thin,
         burn_in=burn_in,
         num_chains=num_chains if state is None else len(state.step_index),
+        position_per_chain=starts is not None,
         state=state,
         progress=verbose,
         checkpoint=checkpoint,
@@ -103,6 +110,6 @@ def run_chains(
 
 
 @lru_cache(maxsize=64)
-def _sampler(gradient: GradFn, step_size: float) -> Sampler:
+def _sampler(gradient: GradFn, step_size: float, thermostat_mass: float) -> Sampler:
     """Build a sampler; equal arguments give the same object, so that its program compiles once."""
-    return msgnht(gradient, step_size, DIFFUSION, thermostat_mass=THERMOSTAT_MASS)
+    return msgnht(gradient, step_size, DIFFUSION, thermostat_mass=thermostat_mass)
