@@ -4,8 +4,6 @@ Correlated features, unscaled, unit noise: the posterior is Gaussian and known. 
 the variances are about 2 %; the limits below are five of them.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +11,8 @@ import pytest
 
 import isotherm
 from isotherm import random
-from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
-from isotherm.loop import warm_start as module
+from isotherm.loop import network_start
+from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
 
 RNG = np.random.default_rng(3)
 SIZE, DIMENSION = 2000, 5
@@ -157,7 +155,7 @@ def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
     )
     run = isotherm.sample(
         jax.random.key(2),
-        isotherm.msgnht(grad_fn, **start.settings),
+        isotherm.msgnht(start.grad_fn, **start.settings),
         start.position,
         batches,
         num_draws=1500,
@@ -174,39 +172,81 @@ def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
     np.testing.assert_allclose(measured, np.repeat(sd[:, None], 2, axis=1), rtol=0.08)
 
 
-def test_the_chain_of_a_kronecker_start_is_the_sampler_step_by_step(key):
-    """Bit for bit the loop of version 0.1."""
-    network = isotherm.models.mlp((2, 3, 2))
+def spiral(num_rows=240, noise=0.3):
+    """Three arms of a spiral: a classification with rare rows of large gradients."""
     rng = np.random.default_rng(0)
-    rows = (rng.normal(size=(20, 2)).astype(np.float32), rng.integers(0, 2, 20))
-    batches, grad_fn = isotherm.independent_batches(rows, 5), network.gradient(20)
-    position = network.init(key)
-    space = isotherm.coordinates.kronecker_eigenbasis(key, grad_fn, position, batches, floor=0.04)
+    label, radius = np.arange(num_rows) % 3, rng.uniform(0.1, 1, num_rows)
+    angle = 2 * np.pi * label / 3 + 2.5 * radius + noise * rng.normal(size=num_rows)
+    x = (radius * np.stack([np.cos(angle), np.sin(angle)])).T
+    return x.astype(np.float32), label.astype(np.int32)
 
-    @jax.jit
-    def by_hand(key, position, space, h, batches):
-        sampler = isotherm.msgnht(
-            grad_fn, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, coordinates=space
+
+@pytest.mark.parametrize("coordinates", ["prior", "kronecker"])
+def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coordinates):
+    rows = spiral()
+    network = isotherm.models.mlp((2, 10, 3), activation="tanh")
+    batches, grad_fn = isotherm.independent_batches(rows, 24), network.gradient(240)
+    start = isotherm.warm_start(
+        key,
+        grad_fn,
+        network.init(key),
+        batches,
+        coordinates=coordinates,
+        num_steps=500,
+        rounds=2,
+        steps_per_round=1000,
+    )
+    assert start.unbalanced_heat <= LARGEST_HEAT
+    assert start.step_size <= STEP_TIMES_FREQUENCY * start.stiffness**-0.5
+    run = isotherm.sample(
+        random.fold(key, 1),
+        isotherm.msgnht(start.grad_fn, **start.settings),
+        start.position,
+        batches,
+        num_draws=200,
+        thin=20,
+        burn_in=1000,
+        num_chains=4,
+    )
+    temperature = np.asarray(run.stats["kinetic_temperature"]).mean((0, 1))
+    np.testing.assert_allclose(temperature, 1, atol=0.15)
+    below = [
+        float(network.log_likelihood(jax.tree.map(lambda a, i=i: a[i, -1], run.draws), rows).sum())
+        for i in range(4)
+    ]
+    at_start = float(network.log_likelihood(start.position, rows).sum())
+    assert abs(np.mean(below) - at_start) < 63  # one nat for each of the 63 parameters
+
+
+def test_a_walk_that_is_lost_is_repeated_with_shorter_steps_and_then_refused(key, monkeypatch):
+    rows = spiral()
+    network = isotherm.models.mlp((2, 4, 3), activation="tanh")
+    batches, grad_fn = isotherm.independent_batches(rows, 24), network.gradient(240)
+    tried = []
+
+    def lost(self, position):
+        tried.append(position)
+        return False
+
+    monkeypatch.setattr(network_start._Density, "is_typical", lost)
+    with pytest.raises(FloatingPointError, match=r"27 parameters explain about 13\.5"):
+        isotherm.warm_start(
+            key,
+            grad_fn,
+            network.init(key),
+            batches,
+            coordinates="prior",
+            num_steps=0,
+            steps_per_round=8,
         )
-
-        def step(t, state):
-            batch = batches.batch(random.fold(key, 1), t)
-            return sampler.step(random.fold(random.fold(key, 0), t), state, batch)[0]
-
-        start = sampler.init(position, random.fold(key, 2))
-        return jax.lax.fori_loop(0, 50, step, start).position
-
-    arguments = (key, position, space, jnp.float32(0.1), batches)
-    moved = jax.jit(partial(module._move, grad_fn, 50))(*arguments)
-    for ours, theirs in zip(*map(jax.tree.leaves, (moved, by_hand(*arguments))), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert len(tried) == network_start.MAX_HALVINGS
 
 
 @pytest.mark.parametrize(
     ("edge", "message"),
-    [(0.0, "not finite at `position`"), (1.0, "starts at the mode diverged in round 1")],
+    [(0.0, "not finite at the start"), (0.2, "does not stay in the typical set")],
 )
-def test_a_kronecker_start_reports_nan(edge, message):
+def test_a_network_start_reports_nan(edge, message):
     network = isotherm.models.mlp((2, 2))
     rng = np.random.default_rng(0)
     batches = isotherm.independent_batches(

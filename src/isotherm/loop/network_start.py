@@ -8,10 +8,11 @@ round three numbers are measured at the current position, in the coordinates in 
 - the largest curvature $\lambda$, by power iteration: steps have $h \le 0.45/\sqrt\lambda$;
 - the weights $s_i$ of rows: steps are so short that the noise which the bounded weights leave
   unbalanced heats the chain by at most 0.5 % (`isotherm.gradients.balanced`);
-- the frequency of the prior, $\omega^2 = \operatorname{tr}(M^\top H_{prior} M)/d$, which is 1 in
-  units of the prior. The slowest motion of a network is along valleys as long as the prior is wide,
-  and a chain crosses them fastest with the friction $D = \omega$. Thermostats respond in the
-  same time: $\mu = 1/\omega^2$.
+- the frequency of motion as wide as the posterior,
+  $\omega^2 = \operatorname{tr}(M^\top V^{-1} M)/d$, where $V$ is the variance of the weights of each
+  leaf along the chain, at most that of the prior. The slowest motion of a network is along valleys as long as the prior is wide, and a chain
+  crosses them fastest with the friction $D = \omega$. Thermostats respond in the same time:
+  $\mu = 1/\omega^2$. During the walk $V$ is the variance of the prior, and $\omega$ is 1.
 
 The largest $\lambda$ counts, and the weights of all rounds. `coordinates="prior"` ends here. For
 `coordinates="kronecker"` the curvature of every layer is then averaged over positions of all rounds
@@ -67,16 +68,16 @@ class Scales(NamedTuple):
     stiffness: jax.Array
     """The largest curvature of minus the log density."""
     frequency: jax.Array
-    r"""$\omega$, the frequency of the prior."""
+    r"""$\omega$, the frequency of motion as wide as the posterior."""
     strengths: jax.Array
     """Weights of rows in kicks of duration 1, (2, batches, rows), as `unbalanced_heat` needs."""
 
 
 def joined(scales: Sequence[Scales]) -> Scales:
-    """Return the largest curvature and frequency of all positions, and the weights of all."""
+    """Return the largest curvature of all positions, the last frequency, and the weights of all."""
     return Scales(
         max(each.stiffness for each in scales),
-        max(each.frequency for each in scales),
+        scales[-1].frequency,
         jnp.concatenate([each.strengths for each in scales], axis=1),
     )
 
@@ -152,16 +153,20 @@ def network_start(
     measure = partial(_measure, batches=batches, rows=rows, grad_fn=grad_fn)
     move = jax.jit(partial(_move, grad_fn, steps_per_round))  # compiled once for all rounds
     space, position = prior_units(grad_fn.gradient.log_prior, mode), mode
-    scales = [measure(random.fold(key, 0), space, position)]
+    precision = jax.tree.map(lambda scale: jnp.ravel(scale)[0] ** -2, space.scale)
+    scales = [measure(random.fold(key, 0), space, position, precision)]
     visited: list[list[ArrayTree]] = []
     for i in range(1, rounds + 1):
         key_i = random.fold(key, i)
         path = _round(key_i, move, position, space, scales, largest_heat, density, batches)
         position = path[-1]
         visited.append(path)
-        scales.append(measure(random.fold(key_i, 1), space, position))
+        scales.append(measure(random.fold(key_i, 1), space, position, precision))
+    later = [x for path in visited[1:] or visited for x in path] or [mode]
+    if len(later) > 1:
+        precision = _precision(later, precision)
+        scales.append(measure(random.fold(key, rounds + 3), space, position, precision))
     if coordinates == "kronecker":
-        later = [x for path in visited[1:] or visited for x in path] or [mode]
         space = kronecker_eigenbasis(
             random.fold(key, rounds + 1),
             grad_fn.gradient,
@@ -171,7 +176,7 @@ def network_start(
             floor=KRONECKER_FLOOR,
         )
         key = random.fold(key, rounds + 2)
-        scales = [measure(random.fold(key, i), space, x) for i, x in enumerate(later)]
+        scales = [measure(random.fold(key, i), space, x, precision) for i, x in enumerate(later)]
     all_scales = joined(scales)
     h = _step_size(all_scales, density.dimension, largest_heat)
     heat = unbalanced_heat(all_scales.strengths, h, all_scales.frequency, density.dimension)
@@ -220,6 +225,11 @@ class _Density:
         self._likelihood = jax.jit(self._target.log_likelihood_sum)
         self.dimension = int(leaf_sizes(mode).sum())
         self._at_mode = self._log_density(mode)
+        if not np.isfinite(self._at_mode):
+            raise FloatingPointError(
+                f"The log density is {self._at_mode} and so not finite at the start of the walk. "
+                "Check the data, or start from another position."
+            )
 
     def _log_density(self, position: ArrayTree) -> float:
         likelihood = sum_over_rows(self._likelihood, position, self._data, self._target.data_size)
@@ -235,6 +245,15 @@ class _Density:
         return bool(np.isfinite(below)) and below <= 1.5 * self.dimension + 5 * self.dimension**0.5
 
 
+def _precision(positions: Sequence[ArrayTree], prior: ArrayTree) -> ArrayTree:
+    """Return one over the variance of each leaf along the chain, at least that of the prior."""
+
+    def of_leaf(smallest: jax.Array, *values: jax.Array) -> jax.Array:
+        return jnp.maximum(smallest, 1 / jnp.mean(jnp.var(jnp.stack(values), axis=0)))
+
+    return jax.tree.map(of_leaf, prior, *positions)
+
+
 def _curvature_rows(batches: InMemoryBatches) -> BatchPolicy:
     if batches.data_size <= CURVATURE_ROWS:
         return full_batch(batches.data)
@@ -246,6 +265,7 @@ def _measure(
     key: Key,
     space: Coordinates,
     position: ArrayTree,
+    precision: ArrayTree,
     *,
     batches: InMemoryBatches,
     rows: InMemoryBatches,
@@ -258,17 +278,15 @@ def _measure(
         tangent = _as_tangent(space.push(direction), position)
         return space.pull(jax.jvp(lambda x: grad_fn(x, batch), (position,), (tangent,))[1])
 
-    def prior_curvature(i: jax.Array) -> jax.Array:
+    def curvature(i: jax.Array) -> jax.Array:
         direction = random.gaussian(random.fold(random.fold(key, 3), i), like)
-        tangent = _as_tangent(space.push(direction), position)
-        second = jax.jvp(jax.grad(grad_fn.gradient.log_prior), (position,), (tangent,))[1]
-        products = jax.tree.map(lambda d, s: -jnp.sum(d * s), direction, space.pull(second))
+        pushed = space.push(direction)
+        energy = jax.tree.map(lambda v, c: c * jnp.sum(v * v), pushed, precision)
         sizes = jax.tree.map(lambda d: jnp.sum(d * d), direction)
-        return sum(jax.tree.leaves(products)) / sum(jax.tree.leaves(sizes))
+        return sum(jax.tree.leaves(energy)) / sum(jax.tree.leaves(sizes))
 
     stiffness = largest_eigenvalue(hessian_times, random.gaussian(random.fold(key, 4), like), 20)
-    square = jnp.mean(jax.lax.map(prior_curvature, jnp.arange(8)))
-    frequency = jnp.sqrt(jnp.maximum(square, 1e-6 * stiffness))
+    frequency = jnp.sqrt(jnp.mean(jax.lax.map(curvature, jnp.arange(8))))
     strengths = unit_strengths(random.fold(key, 1), grad_fn, position, batches, space)
     return Scales(stiffness, frequency, strengths)
 
