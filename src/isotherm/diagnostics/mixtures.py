@@ -93,7 +93,7 @@ class Mixture:
         def evaluate(part: Mixture, y: np.ndarray) -> np.ndarray:
             z = (y - part.location) / part.scale
             terms = part._unit_log_density(z) - np.log(part.scale)
-            return special.logsumexp(terms + log_weights[:, None], axis=0)
+            return np.asarray(special.logsumexp(terms + log_weights[:, None], axis=0))
 
         return self._in_blocks(evaluate, y)
 
@@ -173,7 +173,7 @@ class Mixture:
         return self.weights
 
     def _average(self, values: np.ndarray) -> np.ndarray:
-        return np.tensordot(self._weights, values, axes=1)
+        return np.asarray(np.tensordot(self._weights, values, axes=1))
 
     def _targets(self, y: Any) -> np.ndarray:
         y = np.asarray(y, np.float64)
@@ -190,15 +190,13 @@ class Mixture:
         return np.concatenate([np.zeros(0), *pieces]).reshape(self.shape)
 
     def _blocks(self) -> Iterator[tuple[slice, "Mixture"]]:
-        flat = [
-            None if a is None else a.reshape(self.num_components, -1)
-            for a in (self.location, self.scale, self.df)
-        ]
-        width = max(1, MOST_ENTRIES // self.num_components)
-        for start in range(0, int(np.prod(self.shape)), width):
+        size = self.num_components
+        location, scale = self.location.reshape(size, -1), self.scale.reshape(size, -1)
+        df = None if self.df is None else self.df.reshape(size, -1)
+        flat, width = Mixture(location, scale, df, self.weights), max(1, MOST_ENTRIES // size)
+        for start in range(0, location.shape[1], width):
             block = slice(start, start + width)
-            parts = [None if a is None else a[:, block] for a in flat]
-            yield block, Mixture(*parts, self.weights)  # pyright: ignore[reportArgumentType]
+            yield block, flat._select(block)
 
     def _unit_log_density(self, z: np.ndarray) -> np.ndarray:
         if self.df is None:
@@ -241,7 +239,7 @@ class Mixture:
             active = active[step[active] > tolerance]
         return y
 
-    def _select(self, targets: np.ndarray) -> "Mixture":
+    def _select(self, targets: np.ndarray | slice) -> "Mixture":
         df = None if self.df is None else self.df[:, targets]
         return Mixture(self.location[:, targets], self.scale[:, targets], df, self.weights)
 

@@ -20,6 +20,7 @@ import numpy as np
 from scipy import special
 
 from isotherm.diagnostics.mixtures import check_level, generator
+from isotherm.diagnostics.proper_scores import check_draws
 from isotherm.tree import count
 from isotherm.types import Key
 
@@ -51,10 +52,8 @@ def pit_values(draws: Any, targets: Any, key: Key) -> np.ndarray:
 
     Parameters
     ----------
-    draws
-        (draws, …), draws of new observations, noise included.
-    targets
-        Observed values, of the shape of one draw.
+    draws, targets
+        As in `isotherm.diagnostics.crps`.
     key
         A typed key, for $U$.
 
@@ -65,12 +64,7 @@ def pit_values(draws: Any, targets: Any, key: Key) -> np.ndarray:
     >>> bool(0.5 < u[0] < 0.75)
     True
     """
-    x, y = np.asarray(draws, np.float64), np.asarray(targets, np.float64)
-    if x.ndim < 1 or not len(x) or x.shape[1:] != y.shape:
-        raise ValueError(
-            f"`draws` must have shape (draws, …) with the shape {y.shape} of `targets` after the "
-            f"first axis, got {x.shape}."
-        )
+    x, y = check_draws(draws, targets)
     below, equal = np.sum(x < y, axis=0), np.sum(x == y, axis=0)
     return randomized_pit(below / (len(x) + 1), (below + equal + 1) / (len(x) + 1), key)
 

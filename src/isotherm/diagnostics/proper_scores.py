@@ -71,7 +71,7 @@ def crps(draws: Any, targets: Any, *, fair: bool = False) -> np.ndarray:
     Parameters
     ----------
     draws
-        (draws, …), draws of new observations, noise included.
+        Draws of new observations, noise included, (draws, …).
     targets
         Observed values, of the shape of one draw.
     fair
@@ -83,12 +83,7 @@ def crps(draws: Any, targets: Any, *, fair: bool = False) -> np.ndarray:
     >>> crps([[0.0], [1.0]], [0.0]).tolist(), crps([[0.0], [1.0]], [0.0], fair=True).tolist()
     ([0.25], [0.0])
     """
-    x, y = np.asarray(draws, np.float64), np.asarray(targets, np.float64)
-    if x.ndim < 1 or x.shape[1:] != y.shape or len(x) < 1 + fair:
-        raise ValueError(
-            f"`draws` must have shape (draws, …) with the shape {y.shape} of `targets` after the "
-            f"first axis, and at least {1 + fair} draws; got {x.shape}."
-        )
+    x, y = check_draws(draws, targets, 1 + fair)
     size = len(x)
     order = 2 * np.arange(1, size + 1) - size - 1.0
     differences = 2 * np.tensordot(order, np.sort(x, axis=0), axes=1)
@@ -148,6 +143,17 @@ def lppd(log_likelihoods: Any) -> PredictiveDensity:
         raise ValueError("`log_likelihoods` must not be NaN or infinite.")
     values = values.reshape(-1, values.shape[-1])
     return PredictiveDensity(logsumexp(values, axis=0) - np.log(len(values)))
+
+
+def check_draws(draws: Any, targets: Any, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return draws and targets as float64; raise if they do not fit together."""
+    x, y = np.asarray(draws, np.float64), np.asarray(targets, np.float64)
+    if x.ndim < 1 or x.shape[1:] != y.shape or len(x) < least:
+        raise ValueError(
+            f"`draws` must have shape (draws, …) with the shape {y.shape} of `targets` after the "
+            f"first axis, and at least {least} draws; got {x.shape}."
+        )
+    return x, y
 
 
 def check_intervals(

@@ -39,10 +39,8 @@ def smooth_calibration_error(probabilities: Any, labels: Any) -> float:
 
     Parameters
     ----------
-    probabilities
-        (rows, classes).
-    labels
-        Class numbers, (rows,).
+    probabilities, labels
+        As in `reliability`.
 
     Examples
     --------
@@ -54,15 +52,13 @@ def smooth_calibration_error(probabilities: Any, labels: Any) -> float:
     p, y = check_probabilities(probabilities, labels)
     confidence, correct = p.max(1), p.argmax(1) == y
     residual = correct - confidence
-    sigma, error = 2.0**-5, 0.0
-    while sigma > SMALLEST_ERROR:  # find a width that is too small; usually at once
-        coefficients = _cosine_coefficients(confidence, residual, sigma)
-        error = _error(coefficients, sigma)
-        if error >= sigma:
-            break
+    sigma = 2.0**-5
+    coefficients = _cosine_coefficients(confidence, residual, sigma)
+    while _error(coefficients, sigma) < sigma:  # find a width that is too small; usually at once
+        if sigma <= SMALLEST_ERROR:
+            return _error(coefficients, sigma)
         sigma *= 0.5
-    if error < sigma:
-        return error
+        coefficients = _cosine_coefficients(confidence, residual, sigma)
     low, high = sigma, 1.0
     for _ in range(40):
         middle = 0.5 * (low + high)
@@ -92,4 +88,4 @@ def _error(coefficients: np.ndarray, sigma: float) -> float:
     padded = np.zeros(max(2048, 4 * len(k)))
     padded[: len(k)] = damped
     # scipy's type 3: x_0 + 2 sum_k x_k cos(pi k (j + 1/2) / N), the series at midpoints.
-    return float(np.mean(np.abs(fft.dct(padded, type=3))))
+    return float(np.mean(np.abs(np.asarray(fft.dct(padded, type=3)))))

@@ -32,7 +32,7 @@ The log likelihoods are normalised in $y$, except where a class says otherwise.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -197,8 +197,8 @@ class Gaussian(_LocationScale):
         """Return the log density of each row, summed over targets."""
         mean, log_sd = self._split(outputs)
         if log_sd is None:
-            residual = (y.reshape(mean.shape) - mean) / self.noise_sd
-            constant = jnp.log(2 * jnp.pi * self.noise_sd**2)
+            residual = (y.reshape(mean.shape) - mean) / self._scale
+            constant = jnp.log(2 * jnp.pi * self._scale**2)
             return -0.5 * jnp.sum(residual**2 + constant, axis=-1)
         residual = (y.reshape(mean.shape) - mean) * jnp.exp(-log_sd)
         return jnp.sum(-0.5 * residual**2 - log_sd - 0.5 * math.log(2 * math.pi), axis=-1)
@@ -239,7 +239,7 @@ class StudentT(_LocationScale):
         """Return the log density of each row, summed over targets."""
         location, log_scale = self._split(outputs)
         if log_scale is None:
-            log_scale = jnp.full_like(location, jnp.log(self.scale))
+            log_scale = jnp.full_like(location, jnp.log(self._scale))
         z = (y.reshape(location.shape) - location) * jnp.exp(-log_scale)
         return jnp.sum(student_t_log_density(z, self.df) - log_scale, axis=-1)
 
@@ -541,7 +541,7 @@ def as_likelihood(likelihood: Any) -> Likelihood:
             f"`isotherm.models.Ordinal(5)`, or a function of outputs and targets; got "
             f"{likelihood!r}."
         )
-    return UserLikelihood(likelihood)
+    return UserLikelihood(cast(Callable[[jax.Array, jax.Array], jax.Array], likelihood))
 
 
 def _ordinal_log_probabilities(location: jax.Array, cutpoints: jax.Array) -> jax.Array:

@@ -113,7 +113,7 @@ class WeightPrior:
         if isinstance(self.scale, Mapping):
             scales = dict.fromkeys(names, 1.0) | _by_leaf("scale", self.scale, names)
         else:
-            scales = dict.fromkeys(names, self.scale)
+            scales = dict.fromkeys(names, float(self.scale))
         if self.fan_in is None:
             return scales
         overrides = None if isinstance(self.fan_in, str) else self.fan_in

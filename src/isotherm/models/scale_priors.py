@@ -33,7 +33,33 @@ class ScalePrior:
 
 
 @dataclass(frozen=True)
-class HalfCauchy(ScalePrior):
+class _FoldedAtZero(ScalePrior):
+    """The absolute value of a symmetric variable times `scale`."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive("scale", self.scale)
+
+    def log_density(self, t: jax.Array) -> jax.Array:
+        r"""Return the log density of $t = \log s$, entry by entry."""
+        return self._unit_log_density(t - math.log(self.scale))
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> jax.Array:
+        r"""Draw $t = \log s$."""
+        return math.log(self.scale) + jnp.log(jnp.abs(self._unit_sample(key, shape)))
+
+    def _unit_log_density(self, t: jax.Array) -> jax.Array:
+        """Return the log density for a scale of 1."""
+        raise NotImplementedError
+
+    def _unit_sample(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
+        """Draw the symmetric variable."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class HalfCauchy(_FoldedAtZero):
     """The half-Cauchy distribution: median `scale`, and heavy tails.
 
     Examples
@@ -43,38 +69,22 @@ class HalfCauchy(ScalePrior):
     0.3183
     """
 
-    scale: float = 1.0
+    def _unit_log_density(self, t: jax.Array) -> jax.Array:
+        return math.log(2 / math.pi) + t - jnp.logaddexp(jnp.zeros_like(t), 2 * t)
 
-    def __post_init__(self) -> None:
-        require_positive("scale", self.scale)
-
-    def log_density(self, t: jax.Array) -> jax.Array:
-        r"""Return the log density of $t = \log s$, entry by entry."""
-        r = t - math.log(self.scale)
-        return math.log(2 / math.pi) + r - jnp.logaddexp(jnp.zeros_like(r), 2 * r)
-
-    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> jax.Array:
-        r"""Draw $t = \log s$."""
-        return math.log(self.scale) + jnp.log(jnp.abs(jax.random.cauchy(key, shape)))
+    def _unit_sample(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.cauchy(key, shape)
 
 
 @dataclass(frozen=True)
-class HalfNormal(ScalePrior):
+class HalfNormal(_FoldedAtZero):
     """The half-normal distribution: the absolute value of a Gaussian with this scale."""
 
-    scale: float = 1.0
+    def _unit_log_density(self, t: jax.Array) -> jax.Array:
+        return 0.5 * math.log(2 / math.pi) + t - 0.5 * jnp.exp(2 * t)
 
-    def __post_init__(self) -> None:
-        require_positive("scale", self.scale)
-
-    def log_density(self, t: jax.Array) -> jax.Array:
-        r"""Return the log density of $t = \log s$, entry by entry."""
-        r = t - math.log(self.scale)
-        return 0.5 * math.log(2 / math.pi) + r - 0.5 * jnp.exp(2 * r)
-
-    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> jax.Array:
-        r"""Draw $t = \log s$."""
-        return math.log(self.scale) + jnp.log(jnp.abs(jax.random.normal(key, shape)))
+    def _unit_sample(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.normal(key, shape)
 
 
 @dataclass(frozen=True)
