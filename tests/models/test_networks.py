@@ -102,7 +102,7 @@ def test_lenet_outputs_equal_those_of_xla_convolution_and_pooling():
         (lambda: mlp((3,)), "`sizes` must be at least two"),
         (lambda: mlp((3, 0, 1)), "`sizes` must be at least two positive"),
         (lambda: mlp((3, 1), activation="swish"), "`activation` must be one of"),
-        (lambda: mlp((3, 1), likelihood="poisson"), "`likelihood` must be one of"),
+        (lambda: mlp((3, 1), likelihood="gausian"), "`likelihood` must be one of"),
         (lambda: lenet(side=27), "`side` must be 4 k"),
     ],
 )

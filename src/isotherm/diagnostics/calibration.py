@@ -18,7 +18,8 @@ References
 ----------
 Guo, Pleiss, Sun & Weinberger (2017), *On calibration of modern neural networks*, ICML: ECE with 15
 bins. Nguyen & O'Connor (2015), *Posterior calibration and exploratory analysis for natural language
-processing models*: bins of equal mass. Houlsby et al. (2011), *Bayesian active learning for
+processing models*: bins of equal mass. Nixon et al. (2019), *Measuring calibration in deep
+learning*: all classes. Houlsby et al. (2011), *Bayesian active learning for
 classification and preference learning*: the two parts. Gneiting & Raftery (2007), *Strictly proper
 scoring rules, prediction, and estimation*, JASA: CRPS.
 """
@@ -56,7 +57,7 @@ class Reliability:
 
 def accuracy(probabilities: Any, labels: Any) -> float:
     """Return the share of rows whose most probable class is the label (ties: the first class)."""
-    p, y = _checked(probabilities, labels)
+    p, y = check_probabilities(probabilities, labels)
     return float(np.mean(p.argmax(1) == y))
 
 
@@ -68,13 +69,13 @@ def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
     >>> round(negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
     """
-    p, y = _checked(probabilities, labels)
+    p, y = check_probabilities(probabilities, labels)
     return float(-np.mean(np.log(np.maximum(p[np.arange(len(y)), y], FLOOR))))
 
 
 def brier_score(probabilities: Any, labels: Any) -> float:
     """Return the mean squared distance of probabilities from the label, from 0 to 2."""
-    p, y = _checked(probabilities, labels)
+    p, y = check_probabilities(probabilities, labels)
     one_hot = np.eye(p.shape[1])[y]
     return float(np.mean(np.sum((p - one_hot) ** 2, axis=1)))
 
@@ -103,12 +104,16 @@ def reliability(
     >>> curve.count.tolist(), round(curve.error, 4)
     ([0, 3], 0.1)
     """
-    p, y = _checked(probabilities, labels)
+    p, y = check_probabilities(probabilities, labels)
+    return _binned(p.max(1), p.argmax(1) == y, num_bins, bins)
+
+
+def _binned(confidence: np.ndarray, correct: np.ndarray, num_bins: int, bins: str) -> Reliability:
+    """Return the reliability curve of confidences and outcomes, one of each per row."""
     if not num_bins >= 1:
         raise ValueError(f"`num_bins` must be at least 1, got {num_bins}.")
     if bins not in ("equal-width", "equal-mass"):
         raise ValueError(f"`bins` must be 'equal-width' or 'equal-mass', got {bins!r}.")
-    confidence, correct = p.max(1), p.argmax(1) == y
     edges = np.linspace(0, 1, num_bins + 1)
     if bins == "equal-mass":
         tops = np.unique(np.quantile(confidence, edges[1:], method="inverted_cdf"))
@@ -132,6 +137,25 @@ def expected_calibration_error(
     return reliability(probabilities, labels, num_bins=num_bins, bins=bins).error
 
 
+def adaptive_calibration_error(probabilities: Any, labels: Any, *, num_bins: int = 15) -> float:
+    r"""Return the adaptive calibration error (ACE): all classes, bins of equal mass.
+
+    $\text{ACE} = \tfrac1K\sum_c \sum_b \tfrac{n_{cb}}n |\text{frequency}_{cb} - \bar p_{cb}|$ over
+    classes $c$ and bins $b$ of $p_{ic}$ at its quantiles (Nixon et al. 2019). Unlike
+    `expected_calibration_error(..., bins="equal-mass")`, which sees the predicted class only, it
+    also sees the probabilities of the others. Most of these are near zero if there are many
+    classes, which makes the value small: compare it only for the same number of classes.
+
+    Parameters
+    ----------
+    probabilities, labels, num_bins
+        As in `reliability`.
+    """
+    p, y = check_probabilities(probabilities, labels)
+    errors = [_binned(p[:, c], y == c, num_bins, "equal-mass").error for c in range(p.shape[1])]
+    return float(np.mean(errors))
+
+
 def predictive_entropy(probabilities: Any) -> np.ndarray:
     """Return the entropy of every row, in nats: the total uncertainty of a prediction.
 
@@ -140,7 +164,7 @@ def predictive_entropy(probabilities: Any) -> np.ndarray:
     >>> predictive_entropy([[0.5, 0.5], [1.0, 0.0]]).round(4)
     array([0.6931, 0.    ])
     """
-    p = _distributions(probabilities)
+    p = check_distributions(probabilities)
     return np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1) + 0.0  # avoid -0
 
 
@@ -268,7 +292,7 @@ def regressor_scores(mean: Any, sd: Any, targets: Any) -> dict[str, float]:
     }
 
 
-def _distributions(probabilities: Any) -> np.ndarray:
+def check_distributions(probabilities: Any) -> np.ndarray:
     """Return rows of probabilities as float64; raise if they are not."""
     p = np.asarray(probabilities, np.float64)
     if p.ndim != 2 or p.shape[0] < 1 or p.shape[1] < 2:
@@ -282,9 +306,9 @@ def _distributions(probabilities: Any) -> np.ndarray:
     return p
 
 
-def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def check_probabilities(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return probabilities and labels as arrays; raise if they do not fit together."""
-    p, y = _distributions(probabilities), np.asarray(labels)
+    p, y = check_distributions(probabilities), np.asarray(labels)
     if y.shape != p.shape[:1]:
         raise ValueError(
             f"`labels` must have one class number per row, shape {p.shape[:1]}, got shape "

@@ -65,7 +65,7 @@ def posterior_predictive(
     }.items():
         if not value >= 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
-    flat = _joined(draws)
+    flat = joined_draws(draws)
     num_draws, num_rows = _length("draws", flat), _length("x", x)
 
     def rows(start: int) -> ArrayTree:
@@ -172,7 +172,7 @@ def _total(predict: Callable[[ArrayTree, Any], ArrayTree], block: ArrayTree, x: 
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
 
 
-def _joined(draws: ArrayTree) -> ArrayTree:
+def joined_draws(draws: ArrayTree) -> ArrayTree:
     """Return draws with the axes of chains and draws merged into one."""
     for leaf in jax.tree.leaves(draws):
         if leaf.ndim < 2:

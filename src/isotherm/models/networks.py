@@ -4,9 +4,10 @@ $$ f(x, \theta) = W_L^\top g(\cdots g(W_1^\top x + b_1) \cdots) + b_L, \qquad
    \theta \sim \mathcal N(0, s^2) \text{ for every weight and bias.} $$
 
 With `likelihood="categorical"` the outputs $f$ are the logits of classes 0, 1, …; with `"gaussian"`
-they are the mean of $y \sim \mathcal N(f, \sigma^2)$. A network of another library
-(`isotherm.interop`) does not need this module: a sampler needs only `log_likelihood` and
-`log_prior` of a pytree.
+they are the mean of $y \sim \mathcal N(f, \sigma^2)$. `isotherm.models.likelihoods` has others, and
+`isotherm.models.priors` other priors; `build_network` combines them with any function of weights
+and inputs. A sampler does not need this module: it needs only `log_likelihood` and `log_prior` of a
+pytree.
 
     network = mlp((784, 100, 100, 10))
     grad_fn = network.gradient(data_size=60_000)
@@ -15,17 +16,21 @@ they are the mean of $y \sim \mathcal N(f, \sigma^2)$. A network of another libr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from isotherm import random
+from isotherm.diagnostics.mixtures import Mixture
+from isotherm.diagnostics.predictions import joined_draws
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.models.convolution import convolve, max_pool
-from isotherm.models.logistic import categorical_log_likelihood
+from isotherm.models.likelihoods import Gaussian, Likelihood, as_likelihood
+from isotherm.models.priors import NormalPrior, Prior
+from isotherm.tree import is_traced
 from isotherm.types import ArrayTree, Key
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -44,6 +49,10 @@ class Layer(NamedTuple):
     """(out,)."""
 
 
+LikelihoodLike = str | Likelihood | Callable[[jax.Array, jax.Array], jax.Array]
+"""A likelihood by name, as an object, or as a function `(outputs, y) -> (rows,)`."""
+
+
 @dataclass(frozen=True)
 class Network:
     """A network with a prior over its weights and a likelihood of its outputs."""
@@ -52,35 +61,176 @@ class Network:
     """`(position, x) -> outputs`, one row per row of `x`."""
     init: Callable[[Key], ArrayTree]
     """Return random initial weights."""
-    likelihood: str = "categorical"
+    likelihood: LikelihoodLike = "categorical"
+    """A name, an object or a function (`isotherm.models.likelihoods`)."""
     prior_sd: float = 1.0
-    """$s$."""
+    """$s$, if there is no `prior`."""
     noise_sd: float = 1.0
-    r"""$\sigma$, for a Gaussian likelihood."""
+    r"""$\sigma$, for `"gaussian"`; other likelihoods have it themselves."""
+    prior: Prior | None = None
+    r"""A prior of positions instead of $\mathcal N(0, s^2)$; `build_network` sets it."""
+
+    def __post_init__(self) -> None:
+        likelihood = self.output_likelihood
+        if self.likelihood != "gaussian" and _is_not_one(self.noise_sd):
+            raise ValueError(
+                "`noise_sd` is for the likelihood 'gaussian' only, got "
+                f"{type(likelihood).__name__}. Give it to the likelihood, as in "
+                "`isotherm.models.Gaussian(0.5)`."
+            )
+        if self.prior is not None and _is_not_one(self.prior_sd):
+            raise ValueError("`prior_sd` must not be given together with `prior`.")
+
+    @property
+    def output_likelihood(self) -> Likelihood:
+        """The likelihood as an object."""
+        if self.likelihood == "gaussian":
+            return Gaussian(self.noise_sd)
+        return as_likelihood(self.likelihood)
 
     def log_prior(self, position: ArrayTree) -> jax.Array:
-        r"""Return $\log\mathcal N(\theta; 0, s^2)$ up to a constant."""
+        r"""Return the log prior density; without a `prior`, up to a constant."""
+        if self.prior is not None:
+            return self.prior.log_prior(position)
         squares = [jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(position)]
         return -0.5 / self.prior_sd**2 * jnp.sum(jnp.stack(squares))
+
+    def sample_prior(self, key: Key) -> ArrayTree:
+        """Draw a position from the prior."""
+        prior = NormalPrior(self.prior_sd, None) if self.prior is None else self.prior
+        return prior.sample(key, jax.eval_shape(self.init, key))
 
     def log_likelihood(self, position: ArrayTree, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         r"""Return $\log p(y \mid x, \theta)$ of each row of `(x, y)`."""
         x, y = batch
-        outputs = self.apply(position, x)
-        if self.likelihood == "categorical":
-            return categorical_log_likelihood(outputs, y)
-        residual = (y.reshape(outputs.shape) - outputs) / self.noise_sd
-        constant = jnp.log(2 * jnp.pi * self.noise_sd**2)
-        return -0.5 * jnp.sum(residual**2 + constant, axis=-1)
+        return self.output_likelihood.log_likelihood(self.apply(position, x), y)
 
     def predict(self, position: ArrayTree, x: jax.Array) -> jax.Array:
         """Return the probability of each class, or the mean of $y$."""
-        outputs = self.apply(position, x)
-        return jax.nn.softmax(outputs) if self.likelihood == "categorical" else outputs
+        return self.output_likelihood.predict(self.apply(position, x))
+
+    def predictive(self, draws: ArrayTree, x: Any, *, draws_per_block: int = 16) -> Mixture:
+        """Return the predictive distribution of real targets: a mixture over draws.
+
+        It has log densities, quantiles, intervals, samples and the CRPS of each row.
+
+        Parameters
+        ----------
+        draws
+            `run.draws`, with leading axes `(chain, draw)`.
+        x
+            Inputs.
+        draws_per_block
+            Draws whose outputs are computed at the same time.
+        """
+
+        def outputs(flat: ArrayTree) -> jax.Array:
+            return jax.lax.map(lambda w: self.apply(w, x), flat, batch_size=draws_per_block)
+
+        return self.output_likelihood.predictive(jax.jit(outputs)(joined_draws(draws)))
 
     def gradient(self, data_size: int) -> MinibatchGradient:
         """Build the minibatch gradient of the log posterior of `data_size` rows."""
         return minibatch_gradient(self.log_likelihood, self.log_prior, data_size)
+
+
+def build_network(
+    apply: Callable[[ArrayTree, jax.Array], jax.Array],
+    init: Callable[[Key], ArrayTree],
+    *,
+    likelihood: LikelihoodLike = "categorical",
+    prior: Prior | None = None,
+    prior_sd: float = 1.0,
+    noise_sd: float = 1.0,
+) -> Network:
+    r"""Combine a network of any library with a likelihood and a prior.
+
+    The position of the result is that of the prior: the weights themselves, or
+    `{"weights": …, "log_scales": …}` if scales are learned. If the likelihood has shared parameters
+    (a learned noise, cutpoints) it is `{"network": …, "shared": …}` with that inside.
+
+    Parameters
+    ----------
+    apply
+        `(weights, x) -> outputs`, (rows, columns): with the columns that the likelihood needs.
+    init
+        Return random initial weights, or those of a trained network.
+    likelihood
+        A name, an object or a function (`isotherm.models.likelihoods`).
+    prior
+        A prior of the weights (`isotherm.models.priors`); by default $\mathcal N(0, s^2)$.
+    prior_sd
+        $s$, without a `prior`.
+    noise_sd
+        $\sigma$ of the likelihood `"gaussian"`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from isotherm.models import Gaussian, HalfCauchy, LearnedScales
+    >>> network = build_network(
+    ...     lambda w, x: x @ w, lambda key: jnp.ones((3, 1)),
+    ...     likelihood=Gaussian(HalfCauchy(1.0)), prior=LearnedScales(),
+    ... )
+    >>> position = network.init(jax.random.key(0))
+    >>> sorted(position), network.apply(position, jnp.ones((2, 3))).round(4).tolist()
+    (['network', 'shared'], [[3.0, 0.0], [3.0, 0.0]])
+    """
+    plain = Network(apply, init, likelihood, prior_sd, noise_sd, prior)
+    model = plain.output_likelihood
+    if not model.num_shared and prior is None:
+        return plain
+    weight_prior = NormalPrior(prior_sd, None) if prior is None else prior
+    if not model.num_shared:
+
+        def outputs(position: ArrayTree, x: jax.Array) -> jax.Array:
+            return apply(weight_prior.weights(position), x)
+
+        return replace(plain, apply=outputs, init=lambda key: weight_prior.position(init(key)))
+    joint = SharedParametersPrior(weight_prior, model)
+
+    def with_shared(position: ArrayTree, x: jax.Array) -> jax.Array:
+        columns = apply(joint.weights(position), x)
+        shared = position["shared"].astype(columns.dtype)[None]
+        shared = jnp.broadcast_to(shared, (columns.shape[0], model.num_shared))
+        return jnp.concatenate([columns, shared], axis=1)
+
+    return Network(with_shared, lambda key: joint.position(init(key)), likelihood, prior=joint)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedParametersPrior:
+    """The prior of weights, and that of the shared parameters of a likelihood."""
+
+    network: Prior
+    likelihood: Likelihood
+
+    def log_prior(self, position: ArrayTree) -> jax.Array:
+        """Return the joint log density."""
+        shared = self.likelihood.shared_log_prior(position["shared"])
+        return self.network.log_prior(position["network"]) + shared
+
+    def sample(self, key: Key, like: ArrayTree) -> ArrayTree:
+        """Draw a position with the structure, shapes and dtypes of `like`."""
+        network = self.network.sample(random.fold(key, 0), like["network"])
+        shared = self.likelihood.sample_shared(random.fold(key, 1)).astype(like["shared"].dtype)
+        return {"network": network, "shared": shared}
+
+    def weights(self, position: ArrayTree) -> ArrayTree:
+        """Return the weights of the network at a position."""
+        return self.network.weights(position["network"])
+
+    def position(self, weights: ArrayTree) -> ArrayTree:
+        """Return a position that has these weights."""
+        return {
+            "network": self.network.position(weights),
+            "shared": self.likelihood.shared_start(),
+        }
+
+
+def _is_not_one(value: Any) -> bool:
+    """Return whether a setting differs from its default; a traced one does."""
+    return is_traced(value) or value != 1.0
 
 
 def affine(layer: Layer, x: jax.Array) -> jax.Array:
@@ -117,9 +267,10 @@ def mlp(
     sizes: Sequence[int],
     *,
     activation: str = "relu",
-    likelihood: str = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     prior_sd: float = 1.0,
     noise_sd: float = 1.0,
+    prior: Prior | None = None,
 ) -> Network:
     r"""Build a feed-forward network.
 
@@ -133,11 +284,14 @@ def mlp(
     activation
         `"relu"`, `"sigmoid"` or `"tanh"`.
     likelihood
-        `"categorical"` or `"gaussian"`.
+        A name, an object or a function (`isotherm.models.likelihoods`): `"categorical"`,
+        `"gaussian"`, `Gaussian(HalfCauchy(1.0))`, …
     prior_sd
         $s$, the prior standard deviation of every weight and bias.
     noise_sd
-        $\sigma$ of a Gaussian likelihood.
+        $\sigma$ of the likelihood `"gaussian"`.
+    prior
+        Another prior (`isotherm.models.priors`) instead of `prior_sd`.
 
     Examples
     --------
@@ -158,7 +312,13 @@ def mlp(
     def init(key: Key) -> tuple[Layer, ...]:
         return _initial_layers(key, list(pairwise(sizes)), activation)
 
-    return Network(apply, init, _likelihood(likelihood), prior_sd, noise_sd)
+    network = build_network(
+        apply, init, likelihood=likelihood, prior=prior, prior_sd=prior_sd, noise_sd=noise_sd
+    )
+    needed = network.output_likelihood.num_outputs
+    if needed not in (None, sizes[-1]):
+        raise ValueError(f"`sizes` must end with {needed} outputs, got {sizes}.")
+    return network
 
 
 def lenet(
@@ -168,7 +328,9 @@ def lenet(
     num_classes: int = 10,
     *,
     activation: str = "relu",
+    likelihood: LikelihoodLike = "categorical",
     prior_sd: float = 1.0,
+    prior: Prior | None = None,
 ) -> Network:
     """Build the paper's convolutional network, for rows of `side * side` pixels.
 
@@ -187,8 +349,8 @@ def lenet(
         Number of outputs.
     activation
         `"relu"`, `"sigmoid"` or `"tanh"`.
-    prior_sd
-        $s$, the prior standard deviation of every weight and bias.
+    likelihood, prior_sd, prior
+        As in `mlp`.
     """
     act = _activation(activation)
     first, second = channels
@@ -212,7 +374,7 @@ def lenet(
     def init(key: Key) -> tuple[Layer, ...]:
         return _initial_layers(key, shapes, activation)
 
-    return Network(apply, init, "categorical", prior_sd)
+    return build_network(apply, init, likelihood=likelihood, prior=prior, prior_sd=prior_sd)
 
 
 def _initial_layers(
@@ -236,10 +398,3 @@ def _activation(name: str) -> Callable[[jax.Array], jax.Array]:
     if name not in ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {tuple(ACTIVATIONS)}, got {name!r}.")
     return ACTIVATIONS[name]
-
-
-def _likelihood(name: str) -> str:
-    allowed = ("categorical", "gaussian")
-    if name not in allowed:
-        raise ValueError(f"`likelihood` must be one of {allowed}, got {name!r}.")
-    return name

@@ -131,6 +131,11 @@ def laplace(
         raise ValueError(f"`temperature` must not be negative, got {temperature}.")
     check_count("rows_per_group", rows_per_group)
     check_count("num_sweeps", num_sweeps)
+    if network.likelihood not in ("categorical", "gaussian") or network.prior is not None:
+        raise ValueError(
+            "`network` must have the likelihood 'categorical' or 'gaussian', by name, and the "
+            "prior of `prior_sd`."
+        )
     prior_sd = network.prior_sd if prior_sd is None else prior_sd
     require_positive("prior_sd", prior_sd)
     mode, data = as_position(mode), jax.tree.map(jnp.asarray, data)
