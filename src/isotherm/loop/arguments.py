@@ -134,7 +134,15 @@ def check_batches(sampler: Sampler, batches: BatchPolicy) -> Message | None:
             "`batches` must be a batch policy such as isotherm.independent_batches((x, y), 100) or "
             f"isotherm.no_batches(), got {type(batches).__name__}."
         )
-    if not sampler.traits.adaptive or batches.policy not in ("shuffled", "symmetric"):
+    if sampler.traits.adaptive and batches.policy == "unknown":
+        text = (
+            f"{sampler.traits.name} with streamed batches of an unknown order: its thermostat "
+            "assumes that batches are independent from step to step, rows drawn with replacement. "
+            "If they are, pass `policy='independent'` to isotherm.streamed_batches."
+        )
+        return Message(text, PolicyWarning)
+    epochs = ("shuffled", "symmetric", "sequential")
+    if not sampler.traits.adaptive or batches.policy not in epochs:
         return None
     text = (
         f"{sampler.traits.name} with {batches.policy} batches: its thermostat assumes gradient "

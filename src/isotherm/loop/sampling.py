@@ -11,6 +11,7 @@ step and the start of the next in one pass over memory.
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -20,7 +21,8 @@ from jax.sharding import Mesh
 
 from isotherm import random
 from isotherm.batches.sharded import ShardedBatches
-from isotherm.exceptions import HealthWarning
+from isotherm.batches.streamed import StreamedBatches
+from isotherm.exceptions import CheckpointWarning, HealthWarning
 from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
@@ -177,6 +179,11 @@ def sample(
         state = devices.gather(state)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
+        if on_divergence == "rollback" and job.feed and not job.feed.can_return:
+            raise ValueError(
+                "`on_divergence='rollback'` needs batches that can be read again, but this source "
+                "has no `state_dict` or `get_state`: use 'raise' or 'continue'."
+            )
         saved = None
         if checkpoint is not None or devices.several:
             identity = _identify(key, job, run, batches)
@@ -193,8 +200,11 @@ def sample(
         monitor = HealthMonitor(sampler.traits, job.position_names, job.momentum_sizes)
         label = f"{sampler.traits.name} x {num_chains}"
         with (
+            job.feed or nullcontext(),
             make_progress(progress if devices.first else False, plan.num_steps, label) as bar,
-            PeriodicSaver(saved, checkpoint_seconds, devices.agree, devices.gather) as saver,
+            PeriodicSaver(
+                saved, checkpoint_seconds, devices.agree, devices.gather, devices.gather_json
+            ) as saver,
         ):
             done = plan.steps_done(run)
             bar.advance(done, None, None)
@@ -223,7 +233,7 @@ def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Mess
     )
     if found is None:
         return run, message
-    if found.num_kept > job.plan.num_draws:
+    if (found.num_kept, found.steps_into_draw) > (job.plan.num_draws, 0):
         raise ValueError(
             f"`{saved.folder}` already has {found.num_kept} draws, more than `num_draws`, which is "
             f"{job.plan.num_draws}."
@@ -231,7 +241,28 @@ def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Mess
     job.program(found)  # raises if the sampler cannot be built with the reduced step size
     arrays = jax.tree.map(jnp.asarray, (found.state, found.accumulators))
     state, accumulators = job.devices.put_chains(arrays)
-    return found._replace(state=state, accumulators=accumulators), message
+    found = found._replace(state=state, accumulators=accumulators)
+    return _at_its_batches(job, found, message)
+
+
+def _at_its_batches(
+    job: Job, found: RunState, message: Message | None
+) -> tuple[RunState, Message | None]:
+    """Return a saved run with the position of its source of batches in this process."""
+    if job.feed is None or job.plan.is_finished(found):
+        return found._replace(source=None), message
+    saved = found.source if isinstance(found.source, list) else []
+    if len(saved) == jax.process_count() and saved[jax.process_index()] is not None:
+        return found._replace(source=saved[jax.process_index()]), message
+    if not job.feed.source.can_start_anywhere and message is None:
+        text = (
+            "The source of the batches has no saved state to continue from: the run continues with "
+            "the batches that the source returns now, which differ from those of an uninterrupted "
+            "run. A source with `state_dict` or `get_state`, or one that reads by number, resumes "
+            "bit for bit."
+        )
+        message = Message(text, CheckpointWarning)
+    return found._replace(source=None), message
 
 
 def _check_health(job: Job, chunk: Chunk, run: RunState, monitor: HealthMonitor) -> Message | None:
@@ -323,8 +354,10 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     traits = sampler.traits
     if isinstance(batches, ShardedBatches):
         data = job.devices.gather(jax.jit(ShardedBatches.some_rows)(batches))
+    if isinstance(batches, StreamedBatches):
+        data = batches.some_rows()
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
-    batch = jax.eval_shape(batches.batch, key, 0)
+    batch = jax.eval_shape(job.batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
