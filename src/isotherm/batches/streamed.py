@@ -37,6 +37,9 @@ POLICIES = ("independent", "shuffled", "symmetric", "sequential")
 MOST_STEPS = 256
 """Steps of a stack, however small the batches are: a chain should not wait long for the first."""
 
+MOST_BYTES = 2**29
+"""Memory for batches that stand for the data (`StreamedBatches.in_memory`)."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
@@ -124,7 +127,7 @@ class StreamedBatches:
     def in_memory(self, key: Key, num_batches: int) -> InMemoryBatches:
         """Read some batches, and return their rows as independent batches of the same size.
 
-        They stand for the data where a program must choose its own batches, for measurements of
+        At least two are read, and no more than `MOST_BYTES`. They stand for the data where a program must choose its own batches, for measurements of
         gradient noise and curvature.
         """
         batch_keys = jax.random.wrap_key_data(
@@ -132,7 +135,8 @@ class StreamedBatches:
         )
         if not self.source.can_start_anywhere:
             self.source.begin()
-        stack = self.source.stack(Request(batch_keys, (0,), 1, 0, num_batches))
+        number = max(2, min(num_batches, MOST_BYTES // self.bytes_per_batch))
+        stack = self.source.stack(Request(batch_keys, (0,), 1, 0, number))
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[3:])), stack)
         return InMemoryBatches(rows, self.batch_size, "independent")
 

@@ -8,6 +8,7 @@ A run is a `Job`, which stays the same, and a `RunState`, which functions advanc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ from isotherm.loop import chunks, pages
 from isotherm.loop.chunks import FixedPace, Pace, Program, TimedPace
 from isotherm.loop.devices import Devices
 from isotherm.loop.feed import Feed
-from isotherm.loop.run import Run
+from isotherm.loop.progress import ProgressReport
+from isotherm.loop.run import Run, momentum_names
 from isotherm.loop.state import Plan, RunState
 from isotherm.tree import leaf_names, leaf_sizes
 from isotherm.types import BatchPolicy, Key, Sampler, Traits
@@ -167,10 +169,14 @@ class Chunk(NamedTuple):
         return self.after.num_kept > self.before.num_kept
 
 
-def advance(job: Job, run: RunState) -> Chunk:
-    """Run one compiled chunk: part of the burn-in, or some draws."""
+def advance(job: Job, run: RunState, *, only_to_draw: bool = False) -> Chunk:
+    """Run one compiled chunk: part of the burn-in, or some draws.
+
+    With `only_to_draw` a run of streamed batches goes no further than to its next draw.
+    """
     step = _burn_in if run.burn_in_done < job.plan.burn_in else _draw
-    step = step if job.feed is None else _stream
+    if job.feed is not None:
+        step = partial(_stream, only_to_draw=only_to_draw)
     after, finite = step(job, run)
     return Chunk(run._replace(state=None), after, ~finite)
 
@@ -217,7 +223,9 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     return after, np.asarray(finite)
 
 
-def _stream(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
+def _stream(
+    job: Job, run: RunState, *, only_to_draw: bool = False
+) -> tuple[RunState, np.ndarray]:
     """Take steps of the burn-in, or steps and draws, as far as the stack of batches reaches."""
     feed, plan = job.feed, job.plan
     assert feed is not None
@@ -226,7 +234,9 @@ def _stream(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     size, pace = (BURN_IN_BLOCK, job.burn_in_pace) if is_burn_in else (plan.thin, job.draw_pace)
     first = (end - done - 1) % size + 1
     batches, end_of_stack = feed.stack(done, run.source)
-    if not is_burn_in:  # no more draws than a page has room for
+    if only_to_draw:
+        end_of_stack = min(end_of_stack, done + first)
+    elif not is_burn_in:  # no more draws than a page has room for
         end_of_stack = min(end_of_stack, done + first + job.capacity * size - 1)
     number = pace.next(done, min(end, end_of_stack) - done)
     (number,) = job.devices.agree(number)
@@ -278,6 +288,27 @@ def mean_temperature(job: Job, run: RunState) -> float | None:
     """Return the kinetic temperature of all momenta together; `None` without momenta."""
     temperatures, sizes = kinetic_temperatures(job, run), job.momentum_sizes
     return float((temperatures @ sizes).mean() / sum(sizes)) if temperatures.size else None
+
+
+def progress_report(job: Job, chunk: Chunk, run: RunState) -> ProgressReport:
+    """Describe how far a run is after a chunk."""
+    temperatures = kinetic_temperatures(job, run).mean(0)
+    names = momentum_names(job.position_names, len(job.momentum_sizes))
+    went_back = run.num_kept < chunk.after.num_kept
+    fresh = () if went_back else run.pages[len(chunk.before.pages) :]
+    state = job.devices.gather(run.state)
+    return ProgressReport(
+        step=job.plan.steps_done(run),
+        num_steps=job.plan.num_steps,
+        num_draws=run.num_kept,
+        seconds=time.perf_counter() - job.started,
+        step_size=last_step_size(run),
+        temperature=mean_temperature(job, run),
+        temperatures=dict(zip(names, temperatures.tolist(), strict=True)),
+        diverged=run.diverged,
+        draws=pages.join(fresh)[0],
+        state=lambda: state,
+    )
 
 
 def last_step_size(run: RunState) -> float | None:

@@ -43,6 +43,8 @@ class Feed:
         Steps of the whole run; no more is read.
     step_index
         Steps that the chains had taken before the run.
+    own_key
+        Whether `keys` are those of the batches, and not of chains that derive them.
     """
 
     def __init__(
@@ -52,13 +54,15 @@ class Feed:
         devices: Devices,
         num_steps: int,
         step_index: int = 0,
+        *,
+        own_key: bool = False,
     ) -> None:
         self.source, self.shared = batches.source, batches.shared
         self.num_steps, self.step_index = num_steps, step_index
         self.share = devices.share(keys.shape[0], batches.batch_size, self.source.reads_share)
         self.devices = devices
         self.length = min(num_steps, batches.steps_per_stack(keys.shape[0]))
-        self.keys = jax.vmap(lambda key: random.fold(key, 1))(keys)
+        self.keys = keys if own_key else jax.vmap(lambda key: random.fold(key, 1))(keys)
         chains = (0,) if batches.shared else self.share.chains
         self.request = Request(
             self.keys[np.array(chains)],

@@ -1,6 +1,6 @@
 """The result of a run: draws, statistics of the chains, summaries and export."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,9 +91,7 @@ class Run:
         kinetic = self.stats.get("kinetic_temperature")
         temperatures = []
         if kinetic is not None and kinetic.shape[1] > 3:
-            names = self.leaf_names
-            if kinetic.shape[-1] != len(names):  # the momentum lives in other coordinates
-                names = tuple(f"momentum {i}" for i in range(kinetic.shape[-1]))
+            names = momentum_names(self.leaf_names, kinetic.shape[-1])
             target = float(self.traits.temperature)
             if target > 0:
                 temperatures = temperature_table(
@@ -109,6 +107,11 @@ class Run:
             arrays = {f"posterior/{name}": np.asarray(leaf) for name, leaf in leaves}
         arrays |= {f"sample_stats/{name}": values for name, values in self.stats.items()}
         return to_datatree(arrays, {"inference_library": "isotherm"})
+
+
+def momentum_names(leaf_names: Sequence[str], number: int) -> Sequence[str]:
+    """Return names for the leaves of the momentum, which may live in other coordinates."""
+    return leaf_names if number == len(leaf_names) else [f"momentum {i}" for i in range(number)]
 
 
 def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:

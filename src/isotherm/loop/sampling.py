@@ -41,6 +41,7 @@ from isotherm.loop.chains import (
     last_step_size,
     mean_temperature,
     prepare,
+    progress_report,
     snapshot,
 )
 from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, digest, fingerprint
@@ -49,7 +50,7 @@ from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
 from isotherm.loop.health import HealthMonitor
-from isotherm.loop.progress import make_progress
+from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
@@ -73,6 +74,7 @@ def sample(
     on_divergence: str = "raise",
     max_rollbacks: int = 5,
     progress: bool | None = None,
+    callback: Callable[[ProgressReport], Any] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_keep: int = 2,
@@ -116,6 +118,11 @@ def sample(
         Number of rollbacks after which a divergence raises `DivergedError`.
     progress
         Whether to show a progress bar; by default if stderr is a terminal.
+    callback
+        Called after every chunk (about four times per second) with a
+        `isotherm.loop.ProgressReport`: steps, draws, temperatures, the current positions. If it
+        returns `True`, the run ends with the draws made so far. The results of a run do not depend
+        on when it is called; they do if it stops the run.
     checkpoint
         A folder in which the run is saved periodically, at its end, and before it stops for Ctrl-C
         or SIGTERM. The same call resumes from what is there, and its result is bit for bit that of
@@ -169,6 +176,8 @@ def sample(
     if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds >= 0):
         raise ValueError(f"`checkpoint_seconds` must not be negative, got {checkpoint_seconds!r}.")
     checkpoint_keep = count("checkpoint_keep", checkpoint_keep, 1)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"`callback` must be a function of a progress report, got {callback!r}.")
 
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
     if state is None:
@@ -208,11 +217,15 @@ def sample(
         ):
             done = plan.steps_done(run)
             bar.advance(done, None, None)
-            while not plan.is_finished(run):
-                chunk = advance(job, run)
+            stop = False
+            while not (plan.is_finished(run) or (stop and not run.steps_into_draw)):
+                chunk = advance(job, run, only_to_draw=stop)
                 run, good, messages = check(job, chunk, good)
                 _warn(*messages, _check_health(job, chunk, run, monitor))
-                saver.after_chunk(good or run, last=plan.is_finished(run))
+                if callback is not None and not stop:
+                    asked = callback(progress_report(job, chunk, run))
+                    stop = any(devices.agree(asked is True or asked is np.True_))
+                saver.after_chunk(good or run, last=stop or plan.is_finished(run))
                 before, done = done, plan.steps_done(run)
                 bar.advance(done - before, mean_temperature(job, run), last_step_size(run))
         return assemble(job, run)

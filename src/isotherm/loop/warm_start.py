@@ -40,6 +40,7 @@ from jax.flatten_util import ravel_pytree
 
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
+from isotherm.batches.streamed import StreamedBatches
 from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
 from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
@@ -55,6 +56,8 @@ from isotherm.types import ArrayTree, GradFn, Key
 
 KRONECKER_FLOOR = 0.04
 """Smallest curvature of a Kronecker basis, as a fraction of the largest of the layer."""
+NUM_HELD = 200
+"""Streamed batches whose rows are kept in memory."""
 
 
 class WarmStart(NamedTuple):
@@ -90,7 +93,7 @@ def warm_start(
     key: Key,
     grad_fn: MinibatchGradient,
     position: ArrayTree,
-    batches: InMemoryBatches,
+    batches: InMemoryBatches | StreamedBatches,
     *,
     coordinates: str = "eigenbasis",
     curvature: str = "hessian",
@@ -107,7 +110,8 @@ def warm_start(
     Parameters
     ----------
     key, grad_fn, position, batches, optimizer, num_steps
-        As in `find_mode`; `num_steps=0` uses `position` as the mode.
+        As in `find_mode`; `num_steps=0` uses `position` as the mode. Of streamed batches, 200 are
+        kept in memory to measure the gradient noise, and for the rounds of a network.
     coordinates
         `"eigenbasis"` (dense, for up to a few thousand numbers), `"kronecker"` (per layer, for
         networks), `"diagonal"` or `"identity"`.
@@ -147,12 +151,14 @@ def warm_start(
             optimizer=optimizer,
             num_steps=num_steps,
         )
-    mode = as_position(position)
+    mode, data = as_position(position), batches.data
+    if isinstance(batches, StreamedBatches):  # whose data are read once per sum over all rows
+        batches = batches.in_memory(random.fold(key, 4), NUM_HELD)
     if coordinates == "kronecker":
         return _network_start(
             random.fold(key, 3), grad_fn, mode, batches, noise_ratio, rounds, steps_per_round
         )
-    whole = WholeData(grad_fn, batches.data, mode, chunk_size)
+    whole = WholeData(grad_fn, data, mode, chunk_size)
     stiffness = 1.0
     if coordinates == "eigenbasis":
         matrix = whole.hessian if curvature == "hessian" else whole.fisher
@@ -166,7 +172,7 @@ def warm_start(
     gradient: GradFn = grad_fn
     positions = [mode]
     if control_variates:
-        gradient = controlled(grad_fn, mode, batches.data, chunk_size=chunk_size)
+        gradient = controlled(grad_fn, mode, data, chunk_size=chunk_size)
         keys = [random.fold(random.fold(key, 3), i) for i in range(4)]
         positions = [_typical(k, mode, space) for k in keys]
     variance = _noise(random.fold(key, 2), gradient, positions, batches, space)
