@@ -70,7 +70,7 @@ def test_parameters_alone_are_not_variables(variables):
 
 
 def test_arguments_that_the_module_does_not_have_are_refused(variables):
-    with pytest.raises(ValueError, match="`trian` is not an argument of Net, whose .* x, train"):
+    with pytest.raises(ValueError, match=r"`trian` is not an argument of Net, whose .* x, train"):
         from_linen(Net(), variables, trian=False)
     with pytest.raises(ValueError, match="`mutable` is not an argument"):
         from_linen(Net(), variables, train=False, mutable=["batch_stats"])

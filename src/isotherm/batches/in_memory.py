@@ -15,7 +15,7 @@ def describe_batches(policy: str, batch_size: int, data: Any) -> str:
     """Return a line: the policy, the size of batches, and the shapes of the data."""
     names, leaves = leaf_names(data), jax.tree.leaves(data)
     shown = [
-        f"{'' if name == 'position' else name + ' '}{getattr(leaf, 'dtype', '')}{list(jnp.shape(leaf))}"
+        f"{name} {getattr(leaf, 'dtype', '')}{list(jnp.shape(leaf))}".removeprefix("position ")
         for name, leaf in zip(names, leaves, strict=True)
     ]
     more = f", … {len(shown) - 4} more" if len(shown) > 4 else ""

@@ -203,9 +203,7 @@ class _Batches:
     reads_share = False
     batch_size: int
 
-    def __init__(
-        self, transform: Callable[[Any], Any], policy: str, data_size: int | None
-    ) -> None:
+    def __init__(self, transform: Callable[[Any], Any], policy: str, data_size: int | None) -> None:
         self.transform, self.policy, self.data_size = transform, policy, data_size
         self._example = None
 
@@ -318,7 +316,11 @@ class Iterated(_Batches):
         super().__init__(transform, policy, data_size)
         self.source = source
         self.is_once = hasattr(source, "__next__")
-        self.iterator, self.pending, self.before_pending = source if self.is_once else None, [], None
+        self.iterator, self.pending, self.before_pending = (
+            source if self.is_once else None,
+            [],
+            None,
+        )
         self.num_read, self.rows_of_pass = 0, 0.0
 
     def begin(self, position: Any = None) -> None:
@@ -407,7 +409,9 @@ class Iterated(_Batches):
         if jax.process_count() > 1:  # this process reads a share
             return
         if not size - self.batch_size < rows <= size:
-            raise ValueError(f"`data_size` is {size}, but a pass over `source` has {rows:.0f} rows.")
+            raise ValueError(
+                f"`data_size` is {size}, but a pass over `source` has {rows:.0f} rows."
+            )
 
     def one_pass(self, chunk_size: int) -> Iterator[Any]:
         """Yield all batches of a pass."""

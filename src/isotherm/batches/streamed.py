@@ -127,8 +127,8 @@ class StreamedBatches:
     def in_memory(self, key: Key, num_batches: int) -> InMemoryBatches:
         """Read some batches, and return their rows as independent batches of the same size.
 
-        At least two are read, and no more than `MOST_BYTES`. They stand for the data where a program must choose its own batches, for measurements of
-        gradient noise and curvature.
+        At least two are read, and no more than `MOST_BYTES`. They stand for the data where a
+        program must choose its own batches, for measurements of gradient noise and curvature.
         """
         batch_keys = jax.random.wrap_key_data(
             jax.random.key_data(key)[None], impl=jax.random.key_impl(key)
@@ -222,10 +222,10 @@ def _rows(source: Any, batch_size: int, policy: str, prepare: Callable[[Any], An
         raise ValueError(
             "`policy` of rows must be 'independent', 'shuffled' or 'symmetric', got 'sequential'."
         )
-    leaves = jax.tree.leaves(source)
-    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
-    if leaves and all(isinstance(shape, tuple) for shape in shapes):
-        lengths = {shape[:1] for shape in shapes}
+    leaves = jax.tree.leaves(source, is_leaf=lambda n: not isinstance(n, list | tuple | Mapping))
+    shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+    if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        lengths = {tuple(shape)[:1] for shape in shapes}
         if len(lengths) > 1 or () in lengths:
             raise ValueError(
                 f"`source` must have leaves with the same first axis, got shapes {shapes}."

@@ -223,9 +223,7 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     return after, np.asarray(finite)
 
 
-def _stream(
-    job: Job, run: RunState, *, only_to_draw: bool = False
-) -> tuple[RunState, np.ndarray]:
+def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[RunState, np.ndarray]:
     """Take steps of the burn-in, or steps and draws, as far as the stack of batches reaches."""
     feed, plan = job.feed, job.plan
     assert feed is not None
@@ -276,7 +274,9 @@ def step_sizes(job: Job, run: RunState) -> np.ndarray:
 
 def kinetic_temperatures(job: Job, run: RunState) -> np.ndarray:
     """Return the kinetic temperature of every chain and leaf; (chains, 0) without momenta."""
-    if job.momentum_sizes and run.pages and not run.steps_into_draw:  # the last draw is the current state
+    if (
+        job.momentum_sizes and run.pages and not run.steps_into_draw
+    ):  # the last draw is the current state
         return run.pages[-1][1]["kinetic_temperature"][:, -1]
     leaves = jax.tree.leaves(job.devices.gather(getattr(run.state, "momentum", ())))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -122,9 +122,7 @@ class Devices:
             )
         each = batch_size // width
         chains = [b * self.chains_each + i for b in blocks for i in range(self.chains_each)]
-        return Share(
-            tuple(chains), slice(columns[0] * each, (columns[-1] + 1) * each), batch_size
-        )
+        return Share(tuple(chains), slice(columns[0] * each, (columns[-1] + 1) * each), batch_size)
 
     def put_stack(self, stack: Any, share: Share, *, shared: bool) -> Any:
         """Distribute a stack of batches of this process, with axes (chain, step, row)."""
@@ -162,9 +160,7 @@ class Devices:
         padded = np.zeros(int(sizes.max()), np.uint8)
         padded[: text.size] = text
         texts = np.asarray(multihost_utils.process_allgather(padded)).reshape(len(sizes), -1)
-        return [
-            json.loads(row[:size].tobytes()) for row, size in zip(texts, sizes, strict=True)
-        ]
+        return [json.loads(row[:size].tobytes()) for row, size in zip(texts, sizes, strict=True)]
 
     def _put(self, tree: Any, spec: Spec) -> Any:
         assert self.grid is not None
