@@ -11,6 +11,7 @@ All contestants use the same sampler and rows drawn independently:
 - `Python loop`: a compiled step, called with a NumPy batch.
 
 The time is that of the fastest of several rounds after one that compiles; contestants take turns.
+Time of the CPU is that of all threads.
 Writes `docs/results/streaming.json`.
 """
 
@@ -114,13 +115,14 @@ def measure(rows: int, batch_sizes: list[int], steps: int, rounds: int) -> list[
         x, y, maps = data(Path(folder), rows)
         for batch_size in batch_sizes:
             runs = contestants(x, y, maps, batch_size, steps)
-            times = {name: [] for name in runs}
+            times, cpu = ({name: [] for name in runs} for _ in range(2))
             for number in range(-1, rounds):
                 for name in rotated(list(runs), max(number, 0)):
-                    began = time.perf_counter()
+                    began, used = time.perf_counter(), time.process_time()
                     runs[name]()
                     if number >= 0:
                         times[name].append(time.perf_counter() - began)
+                        cpu[name].append(time.process_time() - used)
             for name, seconds in times.items():
                 results.append(
                     {
@@ -128,6 +130,7 @@ def measure(rows: int, batch_sizes: list[int], steps: int, rounds: int) -> list[
                         "batch_size": batch_size,
                         "ms_per_step": 1000 * min(seconds) / steps,
                         "relative": min(times[BASE]) / min(seconds),
+                        "cpu_ms_per_step": 1000 * min(cpu[name]) / steps,
                         "seconds": seconds,
                     }
                 )
@@ -144,12 +147,13 @@ def main() -> None:
     given = parser.parse_args()
     about = machine(PACKAGES)
     rows = measure(given.rows, given.batch_sizes, given.steps, given.rounds)
-    table = Table("contestant", "batch", "ms per step", "speed relative to memory")
+    table = Table("contestant", "batch", "ms per step", "ms of CPU", "speed relative to memory")
     for row in rows:
         table.add_row(
             row["contestant"],
             str(row["batch_size"]),
             f"{row['ms_per_step']:.2f}",
+            f"{row['cpu_ms_per_step']:.2f}",
             f"{100 * row['relative']:.0f} %",
         )
     Console().print(table)

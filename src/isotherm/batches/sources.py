@@ -46,11 +46,15 @@ class Source(Protocol):
     """A source of batches."""
 
     policy: str
-    data_size: int | None
     batch_size: int
     """Rows of a batch, or of this process's share of it."""
     reads_share: bool
     """Whether every process is expected to get its own share of the rows of a batch."""
+
+    @property
+    def data_size(self) -> int | None:
+        """Number of rows of the data, if it is known."""
+        ...
 
     @property
     def can_start_anywhere(self) -> bool:

@@ -223,7 +223,7 @@ def _rows(source: Any, batch_size: int, policy: str, prepare: Callable[[Any], An
             "`policy` of rows must be 'independent', 'shuffled' or 'symmetric', got 'sequential'."
         )
     leaves = jax.tree.leaves(source, is_leaf=lambda n: not isinstance(n, list | tuple | Mapping))
-    shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+    shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in leaves]
     if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
         lengths = {tuple(shape)[:1] for shape in shapes}
         if len(lengths) > 1 or () in lengths:

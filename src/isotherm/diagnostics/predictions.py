@@ -68,6 +68,7 @@ def posterior_predictive(
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
     flat = _joined(draws)
     num_draws, num_rows = _length("draws", flat), _length("x", x)
+    _check_predictions(predict, jax.tree.map(lambda leaf: leaf[0], flat), x, num_rows)
 
     def rows(start: int) -> ArrayTree:
         part = jax.tree.map(lambda leaf: leaf[start : start + rows_per_block], x)
@@ -167,19 +168,23 @@ def _total(
 ) -> ArrayTree:
     """Return the sum of the predictions over the first draws of a block."""
     each = jax.vmap(lambda position: predict(position, x))(block)
-    rows = jax.tree.leaves(x)[0].shape[0]
-    for leaf in jax.tree.leaves(each):
-        if leaf.ndim < 2 or leaf.shape[1] != rows:
-            raise ValueError(
-                f"`predict` must return one row per row of `x` ({rows} rows), got shape "
-                f"{leaf.shape[1:]}."
-            )
 
     def total(leaf: jax.Array) -> jax.Array:
         counts = jnp.arange(leaf.shape[0]).reshape(-1, *[1] * (leaf.ndim - 1)) < num_draws
         return jnp.sum(jnp.where(counts, leaf, jnp.zeros((), leaf.dtype)), axis=0)
 
     return jax.tree.map(total, each)
+
+
+def _check_predictions(
+    predict: Callable[[ArrayTree, Any], ArrayTree], position: ArrayTree, x: Any, rows: int
+) -> None:
+    for leaf in jax.tree.leaves(jax.eval_shape(predict, position, x)):
+        if leaf.shape[:1] != (rows,):
+            raise ValueError(
+                f"`predict` must return one row per row of `x` ({rows} rows), got shape "
+                f"{leaf.shape}."
+            )
 
 
 def _padded(tree: ArrayTree, most: int) -> ArrayTree:

@@ -6,14 +6,8 @@ from typing import Any
 
 import jax
 
-from isotherm.interop.modules import (
-    Parts,
-    check_trained,
-    library,
-    make_parts,
-    measured_statistics,
-    recalibrated_apply,
-)
+from isotherm.interop import modules
+from isotherm.interop.modules import Parts, library
 from isotherm.types import ArrayTree
 
 
@@ -118,14 +112,14 @@ def from_linen(
 
     def recalibrated(x: Any, **training: Any) -> Callable[[ArrayTree, Any], jax.Array]:
         _check_arguments(module, method, training)
-        return recalibrated_apply(updated_by(training), evaluate, known, x)
+        return modules.recalibrated_apply(updated_by(training), evaluate, known, x)
 
     if statistics_from is not None:
         x, training = statistics_from
-        known = measured_statistics(updated_by(training), known, position, [x])
+        known = modules.measured_statistics(updated_by(training), known, position, [x])
     else:
-        check_trained(known)
-    return make_parts(
+        modules.check_trained(known)
+    return modules.make_parts(
         position, lambda position, x: evaluate(position, None, x), put_back, recalibrated
     )
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm.imports import require
-from isotherm.tree import leaf_names
+from isotherm.tree import is_traced, leaf_names
 from isotherm.types import ArrayTree
 
 Update = Callable[[ArrayTree, ArrayTree, Any], ArrayTree]
@@ -122,7 +122,7 @@ def check_has_statistics(statistics: ArrayTree) -> None:
 def check_trained(statistics: ArrayTree) -> None:
     """Raise an error if batch statistics are those of a module that was never trained."""
     leaves = jax.tree.leaves(statistics)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) or not leaves:
+    if any(map(is_traced, leaves)) or not leaves:
         return
     if all(np.all(np.asarray(leaf) == 0) or np.all(np.asarray(leaf) == 1) for leaf in leaves):
         raise ValueError(

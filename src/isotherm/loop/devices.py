@@ -140,7 +140,7 @@ class Devices:
             step, row = len(chains), len(chains) + 1
             shape = (*chains, leaf.shape[step], share.batch_size, *leaf.shape[row + 1 :])
 
-            def part(index: tuple[slice, ...]) -> np.ndarray:
+            def part(index: Any) -> np.ndarray:
                 first, last, _ = index[row].indices(share.batch_size)
                 rows = slice(first - share.rows.start, last - share.rows.start)
                 if shared:

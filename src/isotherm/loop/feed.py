@@ -118,7 +118,7 @@ class Feed:
     def _begin(self, step: int, position: Any) -> None:
         """Move the source to a step."""
         if self.next is not None:
-            self.next.cancel() or self.next.result()
+            self.next.result()  # what it has read is read again
         if isinstance(self.source, Iterated):
             if position is not None:
                 state, steps = position

@@ -57,7 +57,7 @@ def find_mode(
     @jax.jit
     def ascend(position: ArrayTree, batches: InMemoryBatches) -> ArrayTree:
         def update(t: jax.Array, carry: tuple) -> tuple:
-            return _update(grad_fn, transform, *carry, batches.batch(key, t))
+            return _update(grad_fn, transform, carry, batches.batch(key, t))
 
         return jax.lax.fori_loop(0, num_steps, update, (position, transform.init(position)))[0]
 
@@ -67,11 +67,11 @@ def find_mode(
 def _update(
     grad_fn: MinibatchGradient,
     transform: optax.GradientTransformation,
-    position: ArrayTree,
-    state: optax.OptState,
+    carry: tuple,
     batch: Batch,
 ) -> tuple:
-    """Make one update of the optimiser."""
+    """Make one update of the position and the state of the optimiser."""
+    position, state = carry
     grads = grad_fn(position, batch)
     loss_grads = jax.tree.map(lambda g: -g / grad_fn.data_size, grads)
     updates, state = transform.update(loss_grads, state, position)
@@ -91,7 +91,7 @@ def _ascend_stream(
     @jax.jit
     def ascend(carry: tuple, stack: StackedBatches, first: int, end: int) -> tuple:
         def update(t: jax.Array, carry: tuple) -> tuple:
-            return _update(grad_fn, transform, *carry, stack.batch(key, t))
+            return _update(grad_fn, transform, carry, stack.batch(key, t))
 
         return jax.lax.fori_loop(first, end, update, carry)
 

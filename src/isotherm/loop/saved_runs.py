@@ -161,7 +161,7 @@ def _by_suffix(path: Path, table: dict[str, Callable]) -> Callable:
 
 
 def _digest(array: np.ndarray) -> str:
-    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
+    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 class _ArrayStore:
@@ -184,8 +184,9 @@ class _ArrayStore:
             return {"moments": parts}
         if type(tree) is dict and all(type(key) in (str, int) for key in tree):
             return {"items": [[k, self.add(group, v, f"{name}.{k}")] for k, v in tree.items()]}
-        if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-            parts = [[k, self.add(group, getattr(tree, k), f"{name}.{k}")] for k in tree._fields]
+        fields = getattr(tree, "_fields", None)  # of a NamedTuple
+        if isinstance(tree, tuple) and fields is not None:
+            parts = [[k, self.add(group, getattr(tree, k), f"{name}.{k}")] for k in fields]
             return {"named tuple": [type(tree).__name__, parts]}
         if isinstance(tree, np.ndarray | np.generic | jax.Array | float | int):
             return self._add(group, name, np.asarray(tree))
