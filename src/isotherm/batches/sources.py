@@ -156,20 +156,20 @@ class Rows:
 
     def stack(self, request: Request) -> Any:
         """Read the rows of all batches at once."""
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # not behind the chunk
-            keys = jax.device_put(request.keys, jax.local_devices(backend="cpu")[0])
-            chosen = np.asarray(
-                _all_row_numbers(
-                    keys,
-                    request.first,
-                    request.number,
-                    self.policy,
-                    self.batch_size,
-                    self.data_size,
-                )
-            )[..., request.rows]
+        host = jax.local_devices(backend="cpu")[0]  # so as not to wait for the chunk
+        number = -(-request.number // 64) * 64  # few numbers, so that few programs are compiled
+        with jax.default_device(host):
+            keys = jax.device_put(request.keys, host)
+            size = (self.policy, self.batch_size, self.data_size)
+            chosen = np.asarray(_all_row_numbers(keys, request.first, number, *size))
+        chosen = chosen[:, : request.number, request.rows]
         rows = self.take(chosen.ravel())
-        return jax.tree.map(lambda leaf: leaf.reshape(*chosen.shape, *leaf.shape[1:]), rows)
+        return jax.tree.map(
+            lambda leaf: leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False).reshape(
+                *chosen.shape, *leaf.shape[1:]
+            ),
+            rows,
+        )
 
     def one_pass(self, chunk_size: int) -> Iterator[Any]:
         """Yield all rows in order."""
