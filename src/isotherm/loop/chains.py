@@ -223,13 +223,27 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     return after, np.asarray(finite)
 
 
+def _block(plan: Plan, run: RunState) -> tuple[int, int]:
+    """Return the steps from one draw, or part of the burn-in, to the next, and where that ends."""
+    if run.burn_in_done < plan.burn_in:
+        return BURN_IN_BLOCK, plan.burn_in
+    return plan.thin, plan.num_steps
+
+
+def is_inside_step(job: Job, run: RunState) -> bool:
+    """Return whether the states are open: their gradients are still to be evaluated."""
+    size, end = _block(job.plan, run)
+    done = job.plan.steps_done(run)
+    return job.feed is not None and done > 0 and (end - done) % size != 0
+
+
 def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[RunState, np.ndarray]:
     """Take steps of the burn-in, or steps and draws, as far as the stack of batches reaches."""
     feed, plan = job.feed, job.plan
     assert feed is not None
     done, is_burn_in = plan.steps_done(run), run.burn_in_done < plan.burn_in
-    end = plan.burn_in if is_burn_in else plan.num_steps
-    size, pace = (BURN_IN_BLOCK, job.burn_in_pace) if is_burn_in else (plan.thin, job.draw_pace)
+    pace = job.burn_in_pace if is_burn_in else job.draw_pace
+    size, end = _block(plan, run)
     first = (end - done - 1) % size + 1
     batches, end_of_stack = feed.stack(done, run.source)
     if only_to_draw:
@@ -238,9 +252,11 @@ def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[Run
         end_of_stack = min(end_of_stack, done + first + job.capacity * size - 1)
     number = pace.next(done, min(end, end_of_stack) - done)
     (number,) = job.devices.agree(number)
+    if plan.on_divergence == "rollback" and number >= first:  # to where a rollback may return
+        number -= (number - first) % size
     ends = 0 if number < first else 1 + (number - first) // size
     rest = number if ends == 0 else (number - first) % size
-    is_open = int(first < size and done > 0)
+    is_open = int(is_inside_step(job, run))
     compiled = job.devices.compiled(
         chunks.stream_shared if feed.shared else chunks.stream, "program", "capacity"
     )
