@@ -54,6 +54,7 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/accuracy.py
 	$(VENV)-bench/bin/python benchmarks/ess.py
 	$(VENV)-bench/bin/python benchmarks/growth.py
+	$(VENV)-bench/bin/python benchmarks/streaming.py
 	$(VENV)-bench/bin/python benchmarks/devices.py
 
 # Kills, hostile arguments, damaged files, memory: some hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         symmetric_batches,
     )
     from isotherm.batches.sharded import sharded_batches
+    from isotherm.batches.streamed import streamed_batches
     from isotherm.diagnostics.predictions import posterior_predictive
     from isotherm.dynamics.integrators import parse_integrator
     from isotherm.dynamics.langevin import langevin
@@ -68,6 +69,7 @@ _FAMILIES = {
     "batches.generated": "generated_batches no_batches",
     "batches.in_memory": "full_batch independent_batches shuffled_batches symmetric_batches",
     "batches.sharded": "sharded_batches",
+    "batches.streamed": "streamed_batches",
     # gradients
     "gradients.balanced": "balanced",
     "gradients.control_variates": "control_variates",

@@ -153,3 +153,22 @@ def test_bad_input_of_class_probabilities_is_refused(change, message):
     arguments = {"predict": lambda w, x: x * w, "x": jnp.ones((3, 2))}
     with pytest.raises(ValueError, match=message):
         class_probabilities(**(arguments | change))(jnp.ones(()))
+
+
+def test_a_program_is_not_compiled_for_every_number_of_rows():
+    """Sizes are padded, and what is padded does not count."""
+    compiled = []
+
+    def predict(w, x):
+        compiled.append(x.shape)
+        return jnp.log(x) * w  # of a padded row of zeros it would be infinite
+
+    draws = jnp.arange(1.0, 39.0).reshape(2, 19)
+    sizes = range(1, 60)
+    for size in sizes:
+        x = jnp.arange(1.0, size + 1)
+        found = isotherm.posterior_predictive(predict, draws, x, rows_per_block=48)
+        np.testing.assert_allclose(found, jnp.log(x) * 19.5, rtol=1e-5)
+    padded = set(compiled) - {(size,) for size in sizes} | {(8,), (16,), (24,), (32,), (40,), (48,)}
+    assert padded == {(8,), (16,), (24,), (32,), (40,), (48,)}
+    assert len(compiled) < len(sizes) + 2 * 2 * len(padded)  # one abstract evaluation per call

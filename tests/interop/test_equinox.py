@@ -4,6 +4,7 @@ import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from isotherm.interop.equinox import from_equinox
 from isotherm.tree import leaf_names
@@ -67,3 +68,11 @@ def test_only_selected_leaves_are_sampled():
     np.testing.assert_array_equal(apply(position, X), jax.vmap(mlp)(X))
     zero = jax.tree.map(jnp.zeros_like, position)
     np.testing.assert_array_equal(apply(zero, X), jnp.tile(mlp.layers[-1].bias, (6, 1)))
+
+
+def test_a_filter_that_matches_nothing_is_an_error():
+    layer = equinox.nn.Linear(3, 2, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="the filter matches no parameter"):
+        from_equinox(layer, filter_spec=lambda leaf: False)
+    with pytest.raises(ValueError, match="pass it on in `call`"):
+        from_equinox(layer).recalibrated(jnp.ones((5, 3)))

@@ -116,3 +116,71 @@ def test_an_error_inside_a_library_is_not_hidden(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
         library("broken_library")
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(jnp.tanh(self.linear(x)))
+
+
+class Scanned(nnx.Module):
+    """Blocks with a leading axis, which `nnx.scan` calls one after the other."""
+
+    def __init__(self, rngs):
+        make = nnx.vmap(Block, in_axes=(0,), out_axes=0)
+        self.blocks = nnx.split_rngs(splits=2)(make)(rngs)
+
+    def __call__(self, x):
+        return nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(
+            x, self.blocks
+        )
+
+
+def test_scanned_blocks_with_dropout_work_inside_a_compiled_program():
+    """Before, NNX raised "Cannot extract graph node from different trace level"."""
+    position, apply, _ = from_nnx(Scanned(nnx.Rngs(0)))
+    x, blocks = X, position["blocks"]["linear"]
+    for i in range(2):
+        x = jnp.tanh(x @ blocks["kernel"][i] + blocks["bias"][i][None])
+    np.testing.assert_allclose(jax.jit(apply)(position, X), x, rtol=1e-5)
+    grads = jax.jit(jax.grad(lambda position: apply(position, X).sum()))(position)
+    assert all(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
+
+
+def test_a_filter_that_matches_nothing_is_an_error(net):
+    with pytest.raises(ValueError, match="the filter matches no parameter"):
+        from_nnx(net, wrt=nnx.All(nnx.Param, nnx.PathContains("haeds")))
+
+
+def test_statistics_that_were_never_trained_are_refused():
+    net = Net(nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"norm\.mean, norm\.var\) are those of a module that was"):
+        from_nnx(net)
+    rows = 5 + 2 * jax.random.normal(jax.random.key(3), (100, 3))
+    norm = from_nnx(net, statistics_from=rows)
+    hidden = net.body(rows)
+    whole = norm.put_back(norm.position)
+    np.testing.assert_allclose(whole.norm.mean[...], hidden.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(whole.norm.var[...], hidden.var(0), rtol=1e-3)
+
+
+def test_statistics_are_computed_again_at_every_draw(net):
+    """As a module in training mode does, with dropout off and averages over batches."""
+    parts = from_nnx(net)
+    first, second = (i + jax.random.normal(jax.random.key(i), (50, 3)) for i in (5, 6))
+    apply = parts.recalibrated([first, second])
+    draws = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), parts.position)
+    found = jax.jit(jax.vmap(apply, (0, None)))(draws, X)
+    for i in range(2):
+        module = parts.put_back(jax.tree.map(lambda leaf, i=i: leaf[i], draws))
+        hidden = [module.body(rows) for rows in (first, second)]
+        module.norm.mean[...] = sum(h.mean(0) for h in hidden) / 2
+        module.norm.var[...] = sum(h.var(0) for h in hidden) / 2
+        np.testing.assert_allclose(found[i], module(X), rtol=2e-3, atol=2e-3)
+    assert jnp.abs(found[0] - parts.apply(parts.position, X)).max() > 0.1
+    with pytest.raises(ValueError, match="nothing to recalibrate"):
+        from_nnx(nnx.Linear(3, 2, rngs=nnx.Rngs(0))).recalibrated(X)

@@ -1,5 +1,6 @@
 """Programs that `test_devices.py` starts: `several_devices.py devices|process FOLDER [ID PORT]`."""
 
+import itertools
 import json
 import os
 import re
@@ -63,6 +64,16 @@ def keep(folder, name, result):
     np.savez(folder / f"{name}.npz", *everything(result))
 
 
+def streamed(**settings):
+    return isotherm.streamed_batches((X, Y), 8, buffer_bytes=3000, **settings)
+
+
+def share(number, index):
+    """Return the half of a batch that a process reads."""
+    rows = (np.arange(4) + 8 * index + 4 * number) % 40
+    return X[rows], Y[rows]
+
+
 def collectives(grid, batches):
     """Return the collective operations in the program of a chunk, with the shapes of results."""
     target = devices.Devices(grid, 4, batches)
@@ -86,6 +97,10 @@ def on_devices(folder):
     shards = isotherm.sharded_batches((X, Y), 8, 4)
     keep(folder, "shared-none", run(shards, None))
     keep(folder, "shared-2-by-2", run(shards, mesh(2, 2)))
+    for policy, name in ((streamed(), "streamed"), (streamed(shared=True), "streamed-shared")):
+        for grid in (None, mesh(1, 1), mesh(4, 1), mesh(2, 2)):
+            label = "none" if grid is None else f"{grid.shape['chain']}-{grid.shape['data']}"
+            keep(folder, f"{name}-{label}", run(policy, grid, burn_in=20))
     print(json.dumps(collectives(mesh(2, 2), shards)))
 
 
@@ -105,6 +120,15 @@ def in_process(folder, number, port):
     shared = run(isotherm.sharded_batches(read, 8, 4, across), across)
     keep(folder, f"shared-process-{number}", shared)
     (folder / f"read-{number}.json").write_text(json.dumps(shards_read))
+    for name, grid in (("chains", mesh(2, 1)), ("rows", across)):
+        result = run(streamed(), grid, burn_in=20, checkpoint=folder / f"streamed-{name}")
+        keep(folder, f"streamed-{name}-{number}", result)
+    loader = map(lambda i: share(number, i), itertools.count())
+    keep(
+        folder,
+        f"streamed-loader-{number}",
+        run(isotherm.streamed_batches(loader, policy="independent"), across),
+    )
     try:
         run(isotherm.full_batch((X, Y)), mesh(2, 1), num_draws=6 + number)
     except ValueError as error:

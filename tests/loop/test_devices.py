@@ -66,6 +66,33 @@ def test_devices_that_share_a_batch_differ_by_rounding_only(four):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["streamed", "streamed-shared"])
+def test_streamed_batches_are_distributed_over_chains_and_rows(four, name):
+    one, all_chains = arrays(four[0], f"{name}-1-1"), arrays(four[0], f"{name}-4-1")
+    for a, b in zip(one, all_chains, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for grid in ("1-1", "2-2"):
+        close(arrays(four[0], f"{name}-none"), arrays(four[0], f"{name}-{grid}"))
+
+
+@pytest.mark.slow
+def test_processes_read_their_chains_and_their_rows_of_streamed_batches(four, two):
+    for number in range(2):
+        for name in ("chains", "rows"):
+            close(arrays(four[0], "streamed-none"), arrays(two[0], f"streamed-{name}-{number}"))
+    both = [arrays(two[0], f"streamed-loader-{number}") for number in range(2)]
+    close(*both)
+    whole = isotherm.streamed_batches(
+        lambda i: [
+            np.concatenate(part)
+            for part in zip(*(several_devices.share(number, i) for number in range(2)), strict=True)
+        ],
+        policy="independent",
+    )
+    close(several_devices.everything(several_devices.run(whole, None)), both[0])
+
+
+@pytest.mark.slow
 def test_gradients_are_summed_once_each_and_data_are_not_moved(four):
     # Two chains of three numbers per device; one gradient in the loop over steps, one in the step
     # that is kept.

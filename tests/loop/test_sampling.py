@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import rich.console
 import isotherm
 from isotherm import random
 from isotherm.loop import chunks, pages, progress
+from isotherm.loop import run as run_module
 
 
 def normal(x, batch):
@@ -291,6 +293,65 @@ def test_a_large_position_is_summarised_by_leaf(key):
     run = isotherm.sample(key, SAMPLER, {"w": jnp.zeros(100)}, NONE, num_draws=50)
     (row,) = run.summary().rows
     assert row["name"] == "w (100 numbers)"
+
+
+def test_a_summary_of_many_numbers_takes_no_longer_and_is_computed_once(key, monkeypatch):
+    """ESS and R-hat take milliseconds per coordinate: at most 250 are judged, evenly spread."""
+    judged = []
+    monkeypatch.setattr(run_module, "ess", lambda x: judged.append(x.shape) or np.ones(x.shape[2]))
+    draws = {"w": np.zeros((2, 20, 300_000), np.float32), "b": np.ones((2, 20, 30_000), np.float32)}
+    draws["w"][:, :, ::2] += np.arange(20)[:, None]
+    made = isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=20, num_chains=2)
+    made = replace(made, draws=draws)
+    b, w = made.summary().rows
+    assert (b["name"], w["name"]) == ("b (30000 numbers)", "w (300000 numbers)")
+    assert b["mean"] == 1
+    assert w["mean"] == pytest.approx(9.5 / 2, rel=0.02)
+    assert [shape[2] for shape in judged if shape[2] > 20] == [22, 227]
+    assert made.summary() is made.summary()
+    assert made.summary(3) is not made.summary()
+
+
+def test_a_callback_is_told_how_far_the_run_is(key):
+    reports = []
+    settings = {"num_draws": 300, "thin": 3, "burn_in": 250, "num_chains": 2, "progress": False}
+    quiet = isotherm.sample(key, SAMPLER, {"w": jnp.zeros(2)}, NONE, **settings)
+    run = isotherm.sample(
+        key, SAMPLER, {"w": jnp.zeros(2)}, NONE, **settings, callback=reports.append
+    )
+    np.testing.assert_array_equal(run.draws["w"], quiet.draws["w"])
+    assert reports[0].is_burn_in
+    assert [report.step for report in reports] == sorted(report.step for report in reports)
+    last = reports[-1]
+    assert (last.step, last.num_steps, last.num_draws) == (1150, 1150, 300)
+    np.testing.assert_array_equal(last.position["w"], run.draws["w"][:, -1])
+    seen = [report.draws["draws"]["w"] for report in reports if report.draws]
+    np.testing.assert_array_equal(np.concatenate(seen, axis=1), run.draws["w"])
+    metrics = last.metrics()
+    assert metrics["num_draws"] == 300
+    assert metrics["step_size"] == pytest.approx(0.3)
+    assert metrics["temperature/w"] == pytest.approx(last.temperature)
+    assert metrics["temperature"] == last.temperature
+    assert metrics["steps_per_second"] > 0
+
+
+def test_a_callback_can_stop_a_run_and_a_checkpoint_continues_it(key, tmp_path):
+    settings = {"num_draws": 50_000, "progress": False}
+
+    def stop(report):
+        return report.num_draws > 100
+
+    run = isotherm.sample(
+        key, SAMPLER, jnp.zeros(2), NONE, **settings, callback=stop, checkpoint=tmp_path
+    )
+    assert 100 < run.num_draws < 50_000
+    np.testing.assert_array_equal(run.state.position, run.draws[:, -1])
+    whole = isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, **settings)
+    np.testing.assert_array_equal(run.draws, whole.draws[:, : run.num_draws])
+    rest = isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, **settings, checkpoint=tmp_path)
+    np.testing.assert_array_equal(rest.draws, whole.draws)
+    with pytest.raises(ValueError, match="`callback` must be a function"):
+        isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=2, callback=3)
 
 
 def test_the_bar_shows_rate_temperature_and_step_size(key, monkeypatch):

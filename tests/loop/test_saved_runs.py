@@ -92,13 +92,38 @@ def test_custom_containers_are_restored_by_name(tmp_path):
     for suffix in SUFFIXES:
         path = tmp_path / f"run{suffix}"
         isotherm.save_run(found, path)
-        assert set(isotherm.load_run(path).draws["layer"]) == {"w", "b"}
+        layer = isotherm.load_run(path).draws["layer"]
+        assert (type(layer).__name__, layer._fields) == ("Weights", Weights._fields)
+        np.testing.assert_array_equal(layer.w, found.draws["layer"].w)
         again = isotherm.load_run(path, like=start).draws["layer"]
         assert isinstance(again, Weights)
         np.testing.assert_array_equal(again.w, found.draws["layer"].w)
         np.testing.assert_array_equal(again.b, found.draws["layer"].b)
         with pytest.raises(ValueError, match="`like` has leaves"):
             isotherm.load_run(path, like={"layer": Weights(jnp.zeros(2), jnp.zeros(3))})
+
+
+def test_a_network_predicts_from_the_draws_of_a_file(tmp_path):
+    """Without `like`: layers have their fields, and two files have one structure."""
+    network = isotherm.models.mlp((2, 3, 2))
+    found = run(network.init(jax.random.key(0)))
+    for name in ("a.nc", "b.nc"):
+        isotherm.save_run(found, tmp_path / name)
+    first, second = (isotherm.load_run(tmp_path / name).draws for name in ("a.nc", "b.nc"))
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    x = jnp.ones((5, 2))
+    np.testing.assert_array_equal(
+        isotherm.posterior_predictive(network.predict, first, x),
+        isotherm.posterior_predictive(network.predict, found.draws, x),
+    )
+
+
+def test_dictionaries_with_numbers_as_keys_are_restored(tmp_path, small):
+    """As positions of NNX modules with lists of layers are."""
+    draws = {"heads": {i: {"w": small.draws["w"]} for i in range(3)}}
+    isotherm.save_run(replace(small, draws=draws, collected={"draws": draws}), tmp_path / "run.nc")
+    again = isotherm.load_run(tmp_path / "run.nc").draws
+    assert list(again["heads"]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

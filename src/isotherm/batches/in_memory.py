@@ -7,18 +7,48 @@ import jax
 import jax.numpy as jnp
 
 from isotherm import random
-from isotherm.tree import as_arrays, count
+from isotherm.tree import as_arrays, count, leaf_names
 from isotherm.types import Batch, Key
 
 
+def describe_batches(policy: str, batch_size: int, data: Any) -> str:
+    """Return a line: the policy, the size of batches, and the shapes of the data."""
+    names, leaves = leaf_names(data), jax.tree.leaves(data)
+    shown = [
+        f"{name} {getattr(leaf, 'dtype', '')}{list(jnp.shape(leaf))}".removeprefix("position ")
+        for name, leaf in zip(names, leaves, strict=True)
+    ]
+    more = f", … {len(shown) - 4} more" if len(shown) > 4 else ""
+    return f"{policy} batches of {batch_size} rows of {', '.join(shown[:4])}{more}"
+
+
+def row_numbers(
+    policy: str, batch_size: int, data_size: int, key: Key, step_index: jax.Array
+) -> jax.Array:
+    """Return the row numbers of the batch of a step: independent, shuffled or symmetric."""
+    if policy == "independent":
+        return random.indices(random.fold(key, step_index), (batch_size,), data_size)
+    length = data_size // batch_size
+    epoch, number = step_index // length, step_index % length
+    if policy == "symmetric":  # odd epochs: the same partition backwards
+        number = jnp.where(epoch % 2 == 1, length - 1 - number, number)
+        epoch = epoch // 2
+    slots = number * batch_size + jnp.arange(batch_size)
+    return random.permuted(random.fold(key, epoch), slots, data_size)
+
+
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InMemoryBatches:
     """Rows of data on the device, selected by a batch policy."""
 
     data: Any
     batch_size: int = field(metadata={"static": True})
     policy: str = field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        """Describe the policy and the shapes of the data in one line."""
+        return describe_batches(self.policy, self.batch_size, self.data)
 
     @property
     def data_size(self) -> int:
@@ -32,15 +62,7 @@ class InMemoryBatches:
 
     def indices(self, key: Key, step_index: jax.Array) -> jax.Array:
         """Return the row numbers of the batch of a step."""
-        if self.policy == "independent":
-            return random.indices(random.fold(key, step_index), (self.batch_size,), self.data_size)
-        length = self.epoch_length
-        epoch, number = step_index // length, step_index % length
-        if self.policy == "symmetric":  # odd epochs: the same partition backwards
-            number = jnp.where(epoch % 2 == 1, length - 1 - number, number)
-            epoch = epoch // 2
-        slots = number * self.batch_size + jnp.arange(self.batch_size)
-        return random.permuted(random.fold(key, epoch), slots, self.data_size)
+        return row_numbers(self.policy, self.batch_size, self.data_size, key, step_index)
 
     def batch(self, key: Key, step_index: jax.Array) -> Batch:
         """Return the rows of the batch of a step."""

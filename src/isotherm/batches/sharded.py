@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from isotherm import random
+from isotherm.batches.in_memory import describe_batches
 from isotherm.types import Batch, Key
 
 FINGERPRINT_ROWS = 1000
@@ -42,13 +43,17 @@ def as_grid(mesh: Any) -> Mesh:
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShardedBatches:
     """Rows of data with leading axes `(shard, row)`; each shard draws its part of a batch."""
 
     data: Any
     batch_size: int = field(metadata={"static": True})
     policy: str = field(default="sharded", metadata={"static": True})
+
+    def __repr__(self) -> str:
+        """Describe the policy and the shapes of the data, (shard, row, …), in one line."""
+        return describe_batches(self.policy, self.batch_size, self.data)
 
     @property
     def num_shards(self) -> int:

@@ -36,7 +36,8 @@ def posterior_predictive(
     """Return the average of `predict(position, x)` over the draws of all chains.
 
     Draws and rows of `x` are processed in blocks, so that at most `draws_per_block` predictions of
-    `rows_per_block` rows are in memory at once.
+    `rows_per_block` rows are in memory at once. A block that is not full is padded to one of a few
+    sizes, so that a program is not compiled for every number of rows.
 
     Parameters
     ----------
@@ -67,15 +68,18 @@ def posterior_predictive(
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
     flat = joined_draws(draws)
     num_draws, num_rows = _length("draws", flat), _length("x", x)
+    _check_predictions(predict, jax.tree.map(lambda leaf: leaf[0], flat), x, num_rows)
 
     def rows(start: int) -> ArrayTree:
         part = jax.tree.map(lambda leaf: leaf[start : start + rows_per_block], x)
-        total = None
+        number, total = _length("x", part), None
+        part = _padded(part, rows_per_block)
         for first in range(0, num_draws, draws_per_block):
             block = jax.tree.map(lambda leaf, a=first: leaf[a : a + draws_per_block], flat)
-            more = _total(predict, block, part)
+            block, left = _padded(block, draws_per_block), num_draws - first
+            more = _total(predict, block, part, min(left, draws_per_block))
             total = more if total is None else jax.tree.map(jnp.add, total, more)
-        return jax.tree.map(lambda leaf: leaf / num_draws, total)
+        return jax.tree.map(lambda leaf: leaf[:number] / num_draws, total)
 
     parts = [rows(start) for start in range(0, num_rows, rows_per_block)]
     return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
@@ -159,17 +163,40 @@ def class_probabilities(
 
 
 @partial(jax.jit, static_argnames=["predict"])
-def _total(predict: Callable[[ArrayTree, Any], ArrayTree], block: ArrayTree, x: Any) -> ArrayTree:
-    """Return the sum of the predictions over a block of draws."""
+def _total(
+    predict: Callable[[ArrayTree, Any], ArrayTree], block: ArrayTree, x: Any, num_draws: int
+) -> ArrayTree:
+    """Return the sum of the predictions over the first draws of a block."""
     each = jax.vmap(lambda position: predict(position, x))(block)
-    rows = jax.tree.leaves(x)[0].shape[0]
-    for leaf in jax.tree.leaves(each):
-        if leaf.ndim < 2 or leaf.shape[1] != rows:
+
+    def total(leaf: jax.Array) -> jax.Array:
+        counts = jnp.arange(leaf.shape[0]).reshape(-1, *[1] * (leaf.ndim - 1)) < num_draws
+        return jnp.sum(jnp.where(counts, leaf, jnp.zeros((), leaf.dtype)), axis=0)
+
+    return jax.tree.map(total, each)
+
+
+def _check_predictions(
+    predict: Callable[[ArrayTree, Any], ArrayTree], position: ArrayTree, x: Any, rows: int
+) -> None:
+    for leaf in jax.tree.leaves(jax.eval_shape(predict, position, x)):
+        if leaf.shape[:1] != (rows,):
             raise ValueError(
                 f"`predict` must return one row per row of `x` ({rows} rows), got shape "
-                f"{leaf.shape[1:]}."
+                f"{leaf.shape}."
             )
-    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
+
+
+def _padded(tree: ArrayTree, most: int) -> ArrayTree:
+    """Repeat the last row until the length is one of a few: at most a quarter more."""
+    number = jax.tree.leaves(tree)[0].shape[0]
+    unit = max(8, 2 ** (number.bit_length() - 3))
+    missing = min(-(-number // unit) * unit, most) - number
+    if not missing:
+        return tree
+    return jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)]), tree
+    )
 
 
 def joined_draws(draws: ArrayTree) -> ArrayTree:

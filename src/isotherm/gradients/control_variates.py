@@ -50,7 +50,8 @@ def control_variates(
     center
         $c$, a point near the mode (`isotherm.find_mode`, `isotherm.warm_start`).
     data
-        All data, a pytree whose leaves have the same first axis.
+        All data, a pytree whose leaves have the same first axis; or `isotherm.streamed_batches`,
+        which are read once.
     chunk_size
         Rows per evaluation in the pass over the data.
 

@@ -1,6 +1,6 @@
 """Sums over all rows of the data, in chunks of rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,29 @@ def sum_over_rows(
     data_size: int,
     chunk_size: int = 10_000,
 ) -> ArrayTree:
-    """Return the sum of a compiled `fn(position, rows)` over chunks of the rows of `data`."""
-    rows = jax.tree.leaves(data)[0].shape[0]
-    if rows != data_size:
-        raise ValueError(f"`data` has {rows} rows, but `data_size` is {data_size}.")
-    total = None
-    for start in range(0, rows, chunk_size):
-        piece = jax.tree.map(lambda leaf, a=start: leaf[a : a + chunk_size], data)
+    """Return the sum of a compiled `fn(position, rows)` over chunks of the rows of `data`.
+
+    Streamed batches are read once, in pieces of their own.
+    """
+    total, rows = None, 0
+    for piece in _pieces(data, data_size, chunk_size):
+        rows += jax.tree.leaves(piece)[0].shape[0]
         part = fn(position, piece)
         total = part if total is None else jax.tree.map(jnp.add, total, part)
+    _check_size(rows, data_size)
     return total
+
+
+def _pieces(data: Batch, data_size: int, chunk_size: int) -> Iterator[Batch]:
+    if hasattr(data, "one_pass"):  # isotherm.streamed_batches
+        yield from data.one_pass(chunk_size)
+        return
+    rows = jax.tree.leaves(data)[0].shape[0]
+    _check_size(rows, data_size)
+    for start in range(0, rows, chunk_size):
+        yield jax.tree.map(lambda leaf, a=start: leaf[a : a + chunk_size], data)
+
+
+def _check_size(rows: int, data_size: int) -> None:
+    if rows != data_size:
+        raise ValueError(f"`data` has {rows} rows, but `data_size` is {data_size}.")

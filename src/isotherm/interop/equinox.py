@@ -1,11 +1,11 @@
 """Equinox modules: their floating-point arrays are the position, everything else is fixed."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
-from isotherm.interop.modules import Parts, library
+from isotherm.interop.modules import Parts, library, make_parts
 from isotherm.types import ArrayTree
 
 
@@ -37,6 +37,8 @@ def from_equinox(
     ------
     ImportError
         If equinox is missing: `pip install 'isotherm[interop]'`.
+    ValueError
+        If nothing is sampled.
 
     Examples
     --------
@@ -59,4 +61,11 @@ def from_equinox(
         whole = put_back(position)
         return jax.vmap(whole)(x) if call is None else call(whole, x)
 
-    return Parts(position, apply, put_back)
+    return make_parts(position, apply, put_back, _refuse_to_recalibrate)
+
+
+def _refuse_to_recalibrate(x: Any, **training: Any) -> NoReturn:
+    raise ValueError(
+        "An Equinox module has its batch statistics in a State outside of it: compute the State of "
+        "a draw on training data, and pass it on in `call`."
+    )

@@ -137,7 +137,15 @@ def check_batches(sampler: Sampler, batches: BatchPolicy) -> Message | None:
     if sampler.traits.balanced:
         problem = _unbalanced(sampler, batches)
         return None if problem is None else Message(problem, PolicyWarning)
-    if not sampler.traits.adaptive or batches.policy not in ("shuffled", "symmetric"):
+    if sampler.traits.adaptive and batches.policy == "unknown":
+        text = (
+            f"{sampler.traits.name} with streamed batches of an unknown order: its thermostat "
+            "assumes that batches are independent from step to step, rows drawn with replacement. "
+            "If they are, pass `policy='independent'` to isotherm.streamed_batches."
+        )
+        return Message(text, PolicyWarning)
+    epochs = ("shuffled", "symmetric", "sequential")
+    if not sampler.traits.adaptive or batches.policy not in epochs:
         return None
     text = (
         f"{sampler.traits.name} with {batches.policy} batches: its thermostat assumes gradient "
@@ -155,7 +163,7 @@ def _unbalanced(sampler: Sampler, batches: BatchPolicy) -> str | None:
             "A balanced gradient takes out the noise of rows drawn with replacement, but a full "
             "batch has no noise. Use the plain gradient, or isotherm.independent_batches."
         )
-    if batches.policy in ("shuffled", "symmetric"):
+    if batches.policy in ("shuffled", "symmetric", "sequential", "unknown"):
         return (
             f"{sampler.traits.name} with a balanced gradient and {batches.policy} batches: the "
             "gradient takes out the noise of rows drawn independently, but within an epoch the "

@@ -8,16 +8,20 @@ A run is a `Job`, which stays the same, and a `RunState`, which functions advanc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isotherm.batches.streamed import StreamedBatches
 from isotherm.loop import chunks, pages
 from isotherm.loop.chunks import FixedPace, Pace, Program, TimedPace
 from isotherm.loop.devices import Devices
-from isotherm.loop.run import Run
+from isotherm.loop.feed import Feed
+from isotherm.loop.progress import ProgressReport
+from isotherm.loop.run import Run, momentum_names
 from isotherm.loop.state import Plan, RunState
 from isotherm.tree import leaf_names, leaf_sizes
 from isotherm.types import BatchPolicy, Key, Sampler, Traits
@@ -47,6 +51,8 @@ class Job:
     """Clock at the start, in seconds."""
     call: Mapping[str, Any]
     """The arguments of `sample`, for `Run.call`."""
+    feed: Feed | None = None
+    """Of streamed batches."""
 
     @property
     def num_chains(self) -> int:
@@ -100,6 +106,12 @@ def prepare(
     if plan.on_divergence == "rollback":
         burn_in_pace = FixedPace(chunks.CHUNK_STEPS // BURN_IN_BLOCK)
         draw_pace = FixedPace(min(chunks.CHUNK_STEPS // plan.thin, capacity))
+        if isinstance(batches, StreamedBatches):  # which count steps, not blocks or draws
+            burn_in_pace = draw_pace = FixedPace(chunks.CHUNK_STEPS)
+    feed = None
+    if isinstance(batches, StreamedBatches):
+        feed = Feed(batches, keys, devices, plan.num_steps, _common_step(state))
+        batches, capacity = feed.placeholder(), min(capacity, feed.length // plan.thin + 1)
     job = Job(
         plan,
         make_sampler,
@@ -112,6 +124,7 @@ def prepare(
         draw_pace,
         started=time.perf_counter(),
         call=call,
+        feed=feed,
     )
     accumulators = jax.vmap(lambda s: {n: c.start(s) for n, c in plan.running.items()})(state)
     run = RunState(
@@ -122,6 +135,17 @@ def prepare(
         accumulators=devices.put_chains(accumulators),
     )
     return job, run
+
+
+def _common_step(state: Any) -> int:
+    """Return the steps that all chains have taken before the run."""
+    steps = set(np.asarray(state.step_index).tolist())
+    if len(steps) > 1:
+        raise ValueError(
+            f"With streamed batches all chains of `state` must have taken as many steps, got "
+            f"{sorted(steps)}."
+        )
+    return steps.pop()
 
 
 def snapshot(run: RunState) -> RunState:
@@ -145,9 +169,14 @@ class Chunk(NamedTuple):
         return self.after.num_kept > self.before.num_kept
 
 
-def advance(job: Job, run: RunState) -> Chunk:
-    """Run one compiled chunk: part of the burn-in, or some draws."""
+def advance(job: Job, run: RunState, *, only_to_draw: bool = False) -> Chunk:
+    """Run one compiled chunk: part of the burn-in, or some draws.
+
+    With `only_to_draw` a run of streamed batches goes no further than to its next draw.
+    """
     step = _burn_in if run.burn_in_done < job.plan.burn_in else _draw
+    if job.feed is not None:
+        step = partial(_stream, only_to_draw=only_to_draw)
     after, finite = step(job, run)
     return Chunk(run._replace(state=None), after, ~finite)
 
@@ -194,6 +223,64 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     return after, np.asarray(finite)
 
 
+def _block(plan: Plan, run: RunState) -> tuple[int, int]:
+    """Return the steps from one draw, or part of the burn-in, to the next, and where that ends."""
+    if run.burn_in_done < plan.burn_in:
+        return BURN_IN_BLOCK, plan.burn_in
+    return plan.thin, plan.num_steps
+
+
+def is_inside_step(job: Job, run: RunState) -> bool:
+    """Return whether the states are open: their gradients are still to be evaluated."""
+    size, end = _block(job.plan, run)
+    done = job.plan.steps_done(run)
+    return job.feed is not None and done > 0 and (end - done) % size != 0
+
+
+def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[RunState, np.ndarray]:
+    """Take steps of the burn-in, or steps and draws, as far as the stack of batches reaches."""
+    feed, plan = job.feed, job.plan
+    assert feed is not None
+    done, is_burn_in = plan.steps_done(run), run.burn_in_done < plan.burn_in
+    pace = job.burn_in_pace if is_burn_in else job.draw_pace
+    size, end = _block(plan, run)
+    first = (end - done - 1) % size + 1
+    batches, end_of_stack = feed.stack(done, run.source)
+    if only_to_draw:
+        end_of_stack = min(end_of_stack, done + first)
+    elif not is_burn_in:  # no more draws than a page has room for
+        end_of_stack = min(end_of_stack, done + first + job.capacity * size - 1)
+    number = pace.next(done, min(end, end_of_stack) - done)
+    (number,) = job.devices.agree(number)
+    if plan.on_divergence == "rollback" and number >= first:  # to where a rollback may return
+        number -= (number - first) % size
+    ends = 0 if number < first else 1 + (number - first) // size
+    rest = number if ends == 0 else (number - first) % size
+    is_open = int(is_inside_step(job, run))
+    compiled = job.devices.compiled(
+        chunks.stream_shared if feed.shared else chunks.stream, "program", "capacity"
+    )
+    state, accumulators, page, finite = compiled(
+        run.state,
+        run.accumulators,
+        job.keys,
+        batches,
+        chunks.Cuts(is_open, first, size, ends, rest),
+        program=job.program(run),
+        capacity=0 if is_burn_in else job.capacity,
+    )
+    finite = np.asarray(finite)  # wait for the device before reading the clock
+    pace.took(number)
+    run = run._replace(state=state, accumulators=accumulators, source=feed.position(done + number))
+    if is_burn_in:
+        return run._replace(burn_in_done=done + number), finite
+    page = (pages.move_to_host(page, ends),) if ends else ()
+    into_draw = rest if ends else plan.thin - first + rest
+    return run._replace(
+        num_kept=run.num_kept + ends, steps_into_draw=into_draw, pages=(*run.pages, *page)
+    ), finite
+
+
 def step_sizes(job: Job, run: RunState) -> np.ndarray:
     """Compute the size of the next step of every chain."""
     compiled = job.devices.compiled(chunks.step_size, "program", donate=False)
@@ -203,7 +290,9 @@ def step_sizes(job: Job, run: RunState) -> np.ndarray:
 
 def kinetic_temperatures(job: Job, run: RunState) -> np.ndarray:
     """Return the kinetic temperature of every chain and leaf; (chains, 0) without momenta."""
-    if job.momentum_sizes and run.pages:  # the last draw is the current state
+    if (
+        job.momentum_sizes and run.pages and not run.steps_into_draw
+    ):  # the last draw is the current state
         return run.pages[-1][1]["kinetic_temperature"][:, -1]
     leaves = jax.tree.leaves(job.devices.gather(getattr(run.state, "momentum", ())))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -215,6 +304,27 @@ def mean_temperature(job: Job, run: RunState) -> float | None:
     """Return the kinetic temperature of all momenta together; `None` without momenta."""
     temperatures, sizes = kinetic_temperatures(job, run), job.momentum_sizes
     return float((temperatures @ sizes).mean() / sum(sizes)) if temperatures.size else None
+
+
+def progress_report(job: Job, chunk: Chunk, run: RunState) -> ProgressReport:
+    """Describe how far a run is after a chunk."""
+    temperatures = kinetic_temperatures(job, run).mean(0)
+    names = momentum_names(job.position_names, len(job.momentum_sizes))
+    went_back = run.num_kept < chunk.after.num_kept
+    fresh = () if went_back else run.pages[len(chunk.before.pages) :]
+    state = job.devices.gather(run.state)
+    return ProgressReport(
+        step=job.plan.steps_done(run),
+        num_steps=job.plan.num_steps,
+        num_draws=run.num_kept,
+        seconds=time.perf_counter() - job.started,
+        step_size=last_step_size(run),
+        temperature=mean_temperature(job, run),
+        temperatures=dict(zip(names, temperatures.tolist(), strict=True)),
+        diverged=run.diverged,
+        draws=pages.join(fresh)[0],
+        state=lambda: state,
+    )
 
 
 def last_step_size(run: RunState) -> float | None:

@@ -152,6 +152,8 @@ class Checkpoints:
             "state": state,
             "pages": self.pages,
             "rollbacks": run.rollbacks,
+            "steps into draw": run.steps_into_draw,
+            "source": run.source,
         }
         path = self.folder / f"state-{self.number:05d}.json"
         write_json(path, {**content, "sha256": _seal(content)})
@@ -179,6 +181,8 @@ class Checkpoints:
             accumulators,
             tuple(kept),
             rollbacks,
+            content.get("steps into draw", 0),
+            content.get("source"),
         )
 
 
@@ -256,8 +260,8 @@ class PeriodicSaver:
         Time between saves.
     agree
         Makes all processes of a run save and stop together.
-    gather
-        Collects the arrays of all processes in each of them.
+    gather, gather_json
+        Collect the arrays, and values in JSON terms, of all processes in each of them.
     """
 
     def __init__(
@@ -266,9 +270,10 @@ class PeriodicSaver:
         seconds: float,
         agree: Callable[..., Sequence[int]] = lambda *values: values,
         gather: Callable[[Any], Any] = lambda tree: tree,
+        gather_json: Callable[[Any], list[Any]] = lambda value: [value],
     ) -> None:
         self.checkpoints, self.seconds = checkpoints, seconds
-        self.agree, self.gather = agree, gather
+        self.agree, self.gather, self.gather_json = agree, gather, gather_json
         self.is_asked_to_stop, self.last_saved = False, time.monotonic()
         self.signals = nullcontext() if checkpoints is None else handle_signals(self._on_signal)
 
@@ -294,7 +299,7 @@ class PeriodicSaver:
             if not self.checkpoints.in_parts:
                 state, accumulators = self.gather((run.state, run.accumulators))
                 run = run._replace(state=state, accumulators=accumulators)
-            self.checkpoints.save(run)
+            self.checkpoints.save(run._replace(source=self.gather_json(run.source)))
             self.last_saved = time.monotonic()
         if stop and not last:
             raise KeyboardInterrupt(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -148,6 +148,93 @@ def collect(
         state, accumulators = jax.tree.map(lambda x: x[None], (state, accumulators))
         pages = jax.tree.map(lambda page: page[:, None], pages)
     return state, accumulators, pages, jax.vmap(_finite)(state)
+
+
+class Cuts(NamedTuple):
+    """Which steps a chunk takes, between any two steps of a run."""
+
+    is_open: int
+    """1 if the chunk before has ended inside a block, so that the state is open."""
+    first: int
+    """Steps to the end of the first block."""
+    size: int
+    """Steps of the other blocks: those of a draw, or of a part of the burn-in."""
+    number: int
+    """Blocks that end in the chunk."""
+    rest: int
+    """Steps after the last end of a block."""
+
+
+def stream(
+    state: Any,
+    accumulators: Any,
+    keys: Key,
+    batches: BatchPolicy,
+    cuts: Cuts,
+    *,
+    program: Program,
+    capacity: int,
+    axis: int | None = 0,
+):
+    """Take steps with a stack of batches per chain, and keep the draws at the ends of blocks.
+
+    A chunk may begin and end anywhere. Each block is `open`, then `close` and `open` again and
+    again, then `close`, as in `Program.steps`, and a state inside of a block is open; which
+    of these a step executes depends on its number only, so cuts do not change a bit. Without
+    `capacity` it is burn-in, and nothing is kept. Returns what `collect` returns.
+    """
+    alone = keys.shape[0] == 1
+    if alone:
+        state, accumulators, keys = jax.tree.map(lambda x: x[0], (state, accumulators, keys))
+        batches = batches if axis is None else jax.tree.map(lambda x: x[0], batches)
+
+    def per_chain(function: Callable, *axes: int | None) -> Callable:
+        return function if alone else jax.vmap(function, axes)
+
+    opened = per_chain(program.open, 0, 0)
+    closed = per_chain(program.close, 0, 0, axis)
+    seen = per_chain(program.observe, 0, 0)
+    updated = {name: per_chain(c.update, 0, 0) for name, c in program.running}
+
+    def inside(state: Any, number: int | jax.Array) -> Any:
+        return jax.lax.fori_loop(
+            0, number, lambda _, s: opened(closed(s, keys, batches)[0], keys), state
+        )
+
+    def begin(state: Any, number: int | jax.Array) -> Any:
+        return jax.lax.fori_loop(0, number, lambda _, s: opened(s, keys), state)
+
+    def block(i: jax.Array, carry: tuple) -> tuple:
+        state, accumulators, pages = carry
+        state = begin(state, jnp.where(i > 0, 1, 1 - cuts.is_open))
+        state = inside(state, jnp.where(i > 0, cuts.size, cuts.first) - 1)
+        state, info = closed(state, keys, batches)
+        if capacity:
+            accumulators = {name: updated[name](accumulators[name], state) for name in updated}
+            pages = jax.tree.map(
+                lambda page, x: jax.lax.dynamic_update_index_in_dim(page, x, i, 0),
+                pages,
+                seen(state, info),
+            )
+        return state, accumulators, pages
+
+    pages = None
+    if capacity:
+        shapes = jax.eval_shape(lambda s: seen(*closed(s, keys, batches)), state)
+        pages = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+    carry = (state, accumulators, pages)
+    state, accumulators, pages = jax.lax.fori_loop(0, cuts.number, block, carry)
+    begins = (cuts.rest > 0) & ((cuts.number > 0) | (cuts.is_open == 0))
+    state = inside(begin(state, jnp.where(begins, 1, 0)), cuts.rest)
+    if alone:
+        state, accumulators = jax.tree.map(lambda x: x[None], (state, accumulators))
+        pages = jax.tree.map(lambda page: page[:, None], pages)
+    return state, accumulators, pages, jax.vmap(_finite)(state)
+
+
+def stream_shared(*arguments: Any, program: Program, capacity: int):
+    """Take steps as `stream` does, with a stack of batches that all chains share."""
+    return stream(*arguments, program=program, capacity=capacity, axis=None)
 
 
 def step_size(state: Any, keys: Key, batches: BatchPolicy, *, program: Program) -> tuple[jax.Array]:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from isotherm.batches.sharded import ShardedBatches, as_grid, data_sharding
+from isotherm.batches.streamed import StreamedBatches
 from isotherm.exceptions import LostProcessError
 from isotherm.loop import chunks
 from isotherm.types import BatchPolicy, Key
@@ -35,12 +36,25 @@ ALL, CHAIN, PAGE = Spec(), Spec("chain"), Spec(None, "chain")
 LAYOUTS = {
     chunks.advance: ((CHAIN, CHAIN, ALL, ALL, ALL), (CHAIN, CHAIN), 1),
     chunks.collect: ((CHAIN, CHAIN, CHAIN, ALL, ALL), (CHAIN, CHAIN, PAGE, CHAIN), 2),
+    chunks.stream: ((CHAIN, CHAIN, CHAIN, CHAIN, ALL), (CHAIN, CHAIN, PAGE, CHAIN), 2),
+    chunks.stream_shared: ((CHAIN, CHAIN, CHAIN, ALL, ALL), (CHAIN, CHAIN, PAGE, CHAIN), 2),
     chunks.step_size: ((CHAIN, CHAIN, ALL), (CHAIN,), 0),
 }
 """Sharding of arguments and results, and how many results stay sharded; the host reads the rest."""
 
 LOST = re.compile(r"(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
 """Status codes with which JAX's runtime reports a broken connection."""
+
+
+class Share(NamedTuple):
+    """What one process reads of streamed batches."""
+
+    chains: tuple[int, ...]
+    """Chains of this process."""
+    rows: slice
+    """Rows of every batch."""
+    batch_size: int
+    """Rows of a batch in all processes together."""
 
 
 class Devices:
@@ -62,7 +76,7 @@ class Devices:
         self.chains_each = num_chains // height
         if isinstance(batches, ShardedBatches):
             data_sharding(self.grid, batches.num_shards)
-        elif width > 1:
+        elif width > 1 and not isinstance(batches, StreamedBatches):
             raise ValueError(
                 f"`mesh` has {width} devices along `data`, but {batches.policy} batches cannot be "
                 "shared: use isotherm.sharded_batches, or a mesh with an axis `chain` only."
@@ -84,6 +98,69 @@ class Devices:
         if self.grid is None:
             return batches
         return self._put(batches, Spec("data") if isinstance(batches, ShardedBatches) else ALL)
+
+    def share(self, num_chains: int, batch_size: int, reads_share: bool) -> Share:
+        """Return which chains and rows of streamed batches this process reads.
+
+        With `reads_share` a batch of this process has only its own rows.
+        """
+        if self.grid is None:
+            return Share(tuple(range(num_chains)), slice(0, batch_size), batch_size)
+        own = np.argwhere(
+            np.vectorize(lambda device: device.process_index == jax.process_index())(
+                self.grid.devices
+            )
+        )
+        blocks, columns = (sorted(set(own[:, axis].tolist())) for axis in (0, 1))
+        width = self.grid.shape["data"]
+        if reads_share:
+            batch_size = batch_size * width // len(columns)
+        if batch_size % width or columns[-1] - columns[0] + 1 != len(columns):
+            raise ValueError(
+                "The rows of a batch must be divided evenly over the mesh's axis `data`, and those "
+                f"of a process must be contiguous; got {batch_size} rows and {width} devices."
+            )
+        each = batch_size // width
+        chains = [b * self.chains_each + i for b in blocks for i in range(self.chains_each)]
+        return Share(tuple(chains), slice(columns[0] * each, (columns[-1] + 1) * each), batch_size)
+
+    def put_stack(self, stack: Any, share: Share, *, shared: bool) -> Any:
+        """Distribute a stack of batches of this process, with axes (chain, step, row)."""
+        if shared:
+            stack = jax.tree.map(lambda leaf: leaf[0], stack)
+        if self.grid is None:
+            return jax.device_put(stack)
+        spec = Spec(None, "data") if shared else Spec("chain", None, "data")
+        sharding = NamedSharding(self.grid, spec)
+        num_chains = self.chains_each * self.grid.shape["chain"]
+        where = {chain: i for i, chain in enumerate(share.chains)}
+
+        def put(leaf: np.ndarray) -> jax.Array:
+            chains = () if shared else (num_chains,)
+            step, row = len(chains), len(chains) + 1
+            shape = (*chains, leaf.shape[step], share.batch_size, *leaf.shape[row + 1 :])
+
+            def part(index: Any) -> np.ndarray:
+                first, last, _ = index[row].indices(share.batch_size)
+                rows = slice(first - share.rows.start, last - share.rows.start)
+                if shared:
+                    return leaf[:, rows]
+                return leaf[[where[c] for c in range(num_chains)[index[0]]]][:, :, rows]
+
+            return jax.make_array_from_callback(shape, sharding, part)
+
+        return jax.tree.map(put, stack)
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """Return the values of all processes, in JSON terms."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        if not self.several:
+            return [value]
+        sizes = np.asarray(multihost_utils.process_allgather(np.array(text.size))).ravel()
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: text.size] = text
+        texts = np.asarray(multihost_utils.process_allgather(padded)).reshape(len(sizes), -1)
+        return [json.loads(row[:size].tobytes()) for row, size in zip(texts, sizes, strict=True)]
 
     def _put(self, tree: Any, spec: Spec) -> Any:
         assert self.grid is not None

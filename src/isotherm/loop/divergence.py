@@ -24,6 +24,7 @@ from isotherm.loop.chains import (
     Chunk,
     Job,
     assemble,
+    is_inside_step,
     kinetic_temperatures,
     snapshot,
     step_sizes,
@@ -68,7 +69,9 @@ def roll_back(job: Job, chunk: Chunk, good: RunState | None) -> Checked:
     found = _find(chunk)
     if not found:
         run = _marked(chunk)
-        is_good = job.plan.is_finished(run) or _is_healthy(job, run)
+        is_good = job.plan.is_finished(run) or (
+            not is_inside_step(job, run) and _is_healthy(job, run)
+        )
         return Checked(run, snapshot(run) if is_good else good)
     if len(good.rollbacks) >= job.plan.max_rollbacks:
         _raise(job, chunk)

@@ -4,16 +4,19 @@ import jax
 import optax
 
 from isotherm.batches.in_memory import InMemoryBatches
+from isotherm.batches.streamed import StackedBatches, StreamedBatches
 from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.loop.devices import Devices
+from isotherm.loop.feed import Feed
 from isotherm.tree import as_position
-from isotherm.types import ArrayTree, Key
+from isotherm.types import ArrayTree, Batch, Key
 
 
 def find_mode(
     key: Key,
     grad_fn: MinibatchGradient,
     position: ArrayTree,
-    batches: InMemoryBatches,
+    batches: InMemoryBatches | StreamedBatches,
     *,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 2000,
@@ -29,7 +32,7 @@ def find_mode(
     position
         Where to start.
     batches
-        The data.
+        The data, in memory or streamed.
     optimizer
         Minimises $-\log\pi/N$; by default Adam with a cosine decay from 0.03 to 0.
     num_steps
@@ -48,19 +51,60 @@ def find_mode(
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(0.03, num_steps))
     transform = optimizer
+    if isinstance(batches, StreamedBatches):
+        return _ascend_stream(key, grad_fn, as_position(position), batches, transform, num_steps)
 
     @jax.jit
     def ascend(position: ArrayTree, batches: InMemoryBatches) -> ArrayTree:
         def update(t: jax.Array, carry: tuple) -> tuple:
-            position, state = carry
-            grads = grad_fn(position, batches.batch(key, t))
-            loss_grads = jax.tree.map(lambda g: -g / grad_fn.data_size, grads)
-            updates, state = transform.update(loss_grads, state, position)
-            return optax.apply_updates(position, updates), state
+            return _update(grad_fn, transform, carry, batches.batch(key, t))
 
         return jax.lax.fori_loop(0, num_steps, update, (position, transform.init(position)))[0]
 
     return ascend(as_position(position), batches)
+
+
+def _update(
+    grad_fn: MinibatchGradient,
+    transform: optax.GradientTransformation,
+    carry: tuple,
+    batch: Batch,
+) -> tuple:
+    """Make one update of the position and the state of the optimiser."""
+    position, state = carry
+    grads = grad_fn(position, batch)
+    loss_grads = jax.tree.map(lambda g: -g / grad_fn.data_size, grads)
+    updates, state = transform.update(loss_grads, state, position)
+    return optax.apply_updates(position, updates), state
+
+
+def _ascend_stream(
+    key: Key,
+    grad_fn: MinibatchGradient,
+    position: ArrayTree,
+    batches: StreamedBatches,
+    transform: optax.GradientTransformation,
+    num_steps: int,
+) -> ArrayTree:
+    """Make updates with stacks of batches, which a thread reads."""
+
+    @jax.jit
+    def ascend(carry: tuple, stack: StackedBatches, first: int, end: int) -> tuple:
+        def update(t: jax.Array, carry: tuple) -> tuple:
+            return _update(grad_fn, transform, carry, stack.batch(key, t))
+
+        return jax.lax.fori_loop(first, end, update, carry)
+
+    carry, step = (position, transform.init(position)), 0
+    batch_key = jax.random.wrap_key_data(
+        jax.random.key_data(key)[None], impl=jax.random.key_impl(key)
+    )
+    with Feed(batches, batch_key, Devices(None, 1, batches), num_steps, own_key=True) as feed:
+        while step < num_steps:
+            stack, end = feed.stack(step)
+            one = jax.tree.map(lambda x: x if feed.shared else x[0], stack)
+            carry, step = ascend(carry, one, step, end), end
+    return carry[0]
 
 
 def check_target(grad_fn: object, batches: object) -> None:
@@ -70,6 +114,13 @@ def check_target(grad_fn: object, batches: object) -> None:
             "`grad_fn` must come from isotherm.minibatch_gradient: the log prior and the log "
             f"likelihood are needed separately, got {grad_fn!r}."
         )
+    if isinstance(batches, StreamedBatches):
+        if batches.data_size not in (None, grad_fn.data_size):
+            raise ValueError(
+                f"`batches` has {batches.data_size} rows, but `data_size` of the gradient is "
+                f"{grad_fn.data_size}."
+            )
+        return
     if not isinstance(batches, InMemoryBatches):
         raise ValueError(
             "`batches` must hold the data, as isotherm.independent_batches((x, y), 100) does, "

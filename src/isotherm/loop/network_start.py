@@ -8,11 +8,12 @@ round three numbers are measured at the current position, in the coordinates in 
 - the largest curvature $\lambda$, by power iteration: steps have $h \le 0.45/\sqrt\lambda$;
 - the weights $s_i$ of rows: steps are so short that the noise which the bounded weights leave
   unbalanced heats the chain by at most 0.5 % (`isotherm.gradients.balanced`);
-- the frequency of motion as wide as the posterior,
-  $\omega^2 = \operatorname{tr}(M^\top V^{-1} M)/d$, where $V$ is the variance of the weights of each
-  leaf along the chain, at most that of the prior. The slowest motion of a network is along valleys as long as the prior is wide, and a chain
-  crosses them fastest with the friction $D = \omega$. Thermostats respond in the same time:
-  $\mu = 1/\omega^2$. During the walk $V$ is the variance of the prior, and $\omega$ is 1.
+- the frequency $\omega$ of motion as wide as the posterior, by
+  $\omega^2 = \operatorname{tr}(M^\top V^{-1} M)/d$, where $V$ is the variance of the weights of
+  each leaf along the chain, at most that of the prior. The slowest motion of a network is along
+  valleys as long as the prior is wide, and a chain crosses them fastest with the friction
+  $D = \omega$. Thermostats respond in the same time: $\mu = 1/\omega^2$. During the walk $V$ is the
+  variance of the prior, and $\omega$ is 1.
 
 The largest $\lambda$ counts, and the weights of all rounds. `coordinates="prior"` ends here. For
 `coordinates="kronecker"` the curvature of every layer is then averaged over positions of all rounds
@@ -28,7 +29,7 @@ start fails with an error.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -126,6 +127,7 @@ def network_start(
     mode: ArrayTree,
     batches: InMemoryBatches,
     *,
+    data: Any,
     coordinates: str,
     largest_heat: float,
     rounds: int,
@@ -141,6 +143,8 @@ def network_start(
         The balanced gradient.
     mode
         A mode of the posterior.
+    data
+        All data, as `full_gradient` takes them.
     coordinates
         `"prior"` or `"kronecker"`.
     largest_heat
@@ -148,7 +152,7 @@ def network_start(
     rounds, steps_per_round
         How often settings are measured again, and after how many steps of the sampler.
     """
-    density = _Density(grad_fn, batches, mode)
+    density = _Density(grad_fn, data, mode)
     rows = _curvature_rows(batches)
     measure = partial(_measure, batches=batches, rows=rows, grad_fn=grad_fn)
     move = jax.jit(partial(_move, grad_fn, steps_per_round))  # compiled once for all rounds
@@ -220,8 +224,8 @@ def _round(
 class _Density:
     """The log density over all data, relative to that of a mode."""
 
-    def __init__(self, grad_fn: BalancedGradient, batches: InMemoryBatches, mode: ArrayTree):
-        self._target, self._data = grad_fn.gradient, batches.data
+    def __init__(self, grad_fn: BalancedGradient, data: Any, mode: ArrayTree) -> None:
+        self._target, self._data = grad_fn.gradient, data
         self._likelihood = jax.jit(self._target.log_likelihood_sum)
         self.dimension = int(leaf_sizes(mode).sum())
         self._at_mode = self._log_density(mode)

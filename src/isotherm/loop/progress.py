@@ -1,10 +1,68 @@
-"""Progress bars on stderr; no output unless stderr is a terminal or a bar is asked for."""
+"""What a run reports after every chunk: to a progress bar on stderr, and to a user's callback.
+
+There is no output unless stderr is a terminal or a bar is asked for.
+"""
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+
+from isotherm.types import ArrayTree
 
 if TYPE_CHECKING:
     import rich.progress
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """How far a run is, for the `callback` of `isotherm.sample`."""
+
+    step: int
+    """Steps that each chain has taken in this run."""
+    num_steps: int
+    """Steps of the whole run."""
+    num_draws: int
+    """Draws kept so far, of each chain."""
+    seconds: float
+    """Time since the start."""
+    step_size: float | None
+    """$h$ of the last draw."""
+    temperature: float | None
+    """Kinetic temperature of all momenta."""
+    temperatures: Mapping[str, float]
+    """Kinetic temperature of every leaf, mean over chains."""
+    diverged: np.ndarray
+    """Which chains have diverged."""
+    draws: Mapping[str, Any]
+    """What the collectors kept since the last report, leading axes (chain, draw); may be empty."""
+    state: Callable[[], Any] = field(repr=False)
+
+    @cached_property
+    def position(self) -> ArrayTree:
+        """The current position of every chain, copied to the host when it is first used."""
+        return jax.tree.map(np.asarray, self.state().position)
+
+    @property
+    def is_burn_in(self) -> bool:
+        """Whether no draw is kept yet."""
+        return self.num_draws == 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers by name, as a logger such as TensorBoard takes them."""
+        numbers = {
+            "num_draws": self.num_draws,
+            "steps_per_second": self.step / max(self.seconds, 1e-9),
+            "step_size": self.step_size,
+            "temperature": self.temperature,
+            **{f"temperature/{name}": value for name, value in self.temperatures.items()},
+            "diverged": int(self.diverged.sum()),
+        }
+        return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 class Progress(Protocol):

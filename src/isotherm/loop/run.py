@@ -1,6 +1,6 @@
 """The result of a run: draws, statistics of the chains, summaries and export."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,12 @@ from isotherm.types import ArrayTree, Traits
 
 if TYPE_CHECKING:
     import xarray
+
+
+NUM_JUDGED = 250
+"""Coordinates whose ESS and R-hat are computed, if there are too many for a row each."""
+MOST_NUMBERS = 2**22
+"""Numbers of a leaf from which its mean and standard deviation are computed."""
 
 
 class Rollback(NamedTuple):
@@ -61,6 +67,7 @@ class Run:
     """Where a divergence halved the step size (`on_divergence="rollback"`), in order."""
     call: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of `sample`, as far as they can be written in JSON."""
+    _summaries: dict[int, "Summary"] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def num_chains(self) -> int:
@@ -85,15 +92,19 @@ class Run:
         ----------
         max_rows
             A position with more coordinates gets one row per leaf instead, with the worst ESS and
-            R-hat among its coordinates.
+            R-hat among some of its coordinates: about 250 in all, evenly spread, because each
+            takes milliseconds.
         """
+        if max_rows not in self._summaries:
+            self._summaries[max_rows] = self._summarise(max_rows)
+        return self._summaries[max_rows]
+
+    def _summarise(self, max_rows: int) -> "Summary":
         rows = [] if self.draws is None else _summary_rows(self.draws, max_rows)
         kinetic = self.stats.get("kinetic_temperature")
         temperatures = []
         if kinetic is not None and kinetic.shape[1] > 3:
-            names = self.leaf_names
-            if kinetic.shape[-1] != len(names):  # the momentum lives in other coordinates
-                names = tuple(f"momentum {i}" for i in range(kinetic.shape[-1]))
+            names = momentum_names(self.leaf_names, kinetic.shape[-1])
             target = float(self.traits.temperature)
             if target > 0:
                 temperatures = temperature_table(
@@ -111,24 +122,51 @@ class Run:
         return to_datatree(arrays, {"inference_library": "isotherm"})
 
 
+def momentum_names(leaf_names: Sequence[str], number: int) -> Sequence[str]:
+    """Return names for the leaves of the momentum, which may live in other coordinates."""
+    return leaf_names if number == len(leaf_names) else [f"momentum {i}" for i in range(number)]
+
+
 def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
-    effective, rhats = jax.tree.leaves(ess(draws)), jax.tree.leaves(rhat(draws))
-    by_coordinate = sum(leaf[0, 0].size for leaf in leaves) <= max_rows
+    """Return one row per coordinate, or per leaf if there are more than `max_rows`."""
+    leaves = [_flat(leaf) for leaf in jax.tree.leaves(draws)]
+    total = sum(leaf.shape[2] for leaf in leaves)
+    by_coordinate = total <= max_rows
     rows = []
-    for name, leaf, n, r in zip(leaf_names(draws), leaves, effective, rhats, strict=True):
-        flat = leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
-        mean, sd, n, r = flat.mean(0), flat.std(0), np.ravel(n), np.ravel(r)
-        if not by_coordinate:
-            label = f"{name} ({flat.shape[1]} numbers)"
-            rows.append(
-                _row(label, mean.mean(), np.sqrt((sd**2).mean()), _worst(n, min), _worst(r, max))
-            )
+    for name, leaf, whole in zip(leaf_names(draws), leaves, jax.tree.leaves(draws), strict=True):
+        size = leaf.shape[2]
+        if by_coordinate:
+            mean, sd = _moments(leaf)
+            indices = np.ndindex(np.shape(whole)[2:])
+            labels = [f"[{', '.join(map(str, index))}]" if index else "" for index in indices]
+            values = zip(labels, mean, sd, ess(leaf), rhat(leaf), strict=True)
+            rows += [_row(name + label, *numbers) for label, *numbers in values]
             continue
-        for i, index in enumerate(np.ndindex(leaf.shape[2:])):
-            label = name + (f"[{', '.join(map(str, index))}]" if index else "")
-            rows.append(_row(label, mean[i], sd[i], n[i], r[i]))
+        mean, sd = _moments(_some(leaf, MOST_NUMBERS // (leaf.shape[0] * leaf.shape[1])))
+        judged = _some(leaf, max(4, NUM_JUDGED * size // total))
+        label = f"{name} ({size} numbers)"
+        n, r = _worst(ess(judged), min), _worst(rhat(judged), max)
+        rows.append(_row(label, mean.mean(), np.sqrt((sd**2).mean()), n, r))
     return rows
+
+
+def _flat(leaf: Any) -> np.ndarray:
+    leaf = np.asarray(leaf)
+    return leaf.reshape(*leaf.shape[:2], -1)
+
+
+def _some(leaf: np.ndarray, number: int) -> np.ndarray:
+    """Return at most so many coordinates, evenly spread."""
+    size = leaf.shape[2]
+    if size <= number:
+        return leaf
+    return leaf[:, :, np.linspace(0, size - 1, max(1, number)).astype(int)]
+
+
+def _moments(leaf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of every coordinate over chains and draws."""
+    flat = leaf.astype(np.float64).reshape(-1, leaf.shape[2])
+    return flat.mean(0), flat.std(0)
 
 
 def _worst(values: np.ndarray, choose: Any) -> float:

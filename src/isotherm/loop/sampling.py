@@ -11,6 +11,7 @@ step and the start of the next in one pass over memory.
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -20,7 +21,8 @@ from jax.sharding import Mesh
 
 from isotherm import random
 from isotherm.batches.sharded import ShardedBatches
-from isotherm.exceptions import HealthWarning
+from isotherm.batches.streamed import StreamedBatches
+from isotherm.exceptions import CheckpointWarning, HealthWarning
 from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
@@ -39,6 +41,7 @@ from isotherm.loop.chains import (
     last_step_size,
     mean_temperature,
     prepare,
+    progress_report,
     snapshot,
 )
 from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, digest, fingerprint
@@ -47,7 +50,7 @@ from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
 from isotherm.loop.health import HealthMonitor
-from isotherm.loop.progress import make_progress
+from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
@@ -71,6 +74,7 @@ def sample(
     on_divergence: str = "raise",
     max_rollbacks: int = 5,
     progress: bool | None = None,
+    callback: Callable[[ProgressReport], Any] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_keep: int = 2,
@@ -114,6 +118,11 @@ def sample(
         Number of rollbacks after which a divergence raises `DivergedError`.
     progress
         Whether to show a progress bar; by default if stderr is a terminal.
+    callback
+        Called after every chunk (about four times per second) with a
+        `isotherm.loop.ProgressReport`: steps, draws, temperatures, the current positions. If it
+        returns `True`, the run ends with the draws made so far. The results of a run do not depend
+        on when it is called; they do if it stops the run.
     checkpoint
         A folder in which the run is saved periodically, at its end, and before it stops for Ctrl-C
         or SIGTERM. The same call resumes from what is there, and its result is bit for bit that of
@@ -167,6 +176,8 @@ def sample(
     if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds >= 0):
         raise ValueError(f"`checkpoint_seconds` must not be negative, got {checkpoint_seconds!r}.")
     checkpoint_keep = count("checkpoint_keep", checkpoint_keep, 1)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"`callback` must be a function of a progress report, got {callback!r}.")
 
     chain_keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
     if state is None:
@@ -177,6 +188,11 @@ def sample(
         state = devices.gather(state)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
+        if on_divergence == "rollback" and job.feed and not job.feed.can_return:
+            raise ValueError(
+                "`on_divergence='rollback'` needs batches that can be read again, but this source "
+                "has no `state_dict` or `get_state`: use 'raise' or 'continue'."
+            )
         saved = None
         if checkpoint is not None or devices.several:
             identity = _identify(key, job, run, batches)
@@ -193,16 +209,23 @@ def sample(
         monitor = HealthMonitor(sampler.traits, job.position_names, job.momentum_sizes)
         label = f"{sampler.traits.name} x {num_chains}"
         with (
+            job.feed or nullcontext(),
             make_progress(progress if devices.first else False, plan.num_steps, label) as bar,
-            PeriodicSaver(saved, checkpoint_seconds, devices.agree, devices.gather) as saver,
+            PeriodicSaver(
+                saved, checkpoint_seconds, devices.agree, devices.gather, devices.gather_json
+            ) as saver,
         ):
             done = plan.steps_done(run)
             bar.advance(done, None, None)
-            while not plan.is_finished(run):
-                chunk = advance(job, run)
+            stop = False
+            while not (plan.is_finished(run) or (stop and not run.steps_into_draw)):
+                chunk = advance(job, run, only_to_draw=stop)
                 run, good, messages = check(job, chunk, good)
                 _warn(*messages, _check_health(job, chunk, run, monitor))
-                saver.after_chunk(good or run, last=plan.is_finished(run))
+                if callback is not None and not stop:
+                    asked = callback(progress_report(job, chunk, run))
+                    stop = any(devices.agree(asked is True or asked is np.True_))
+                saver.after_chunk(good or run, last=stop or plan.is_finished(run))
                 before, done = done, plan.steps_done(run)
                 bar.advance(done - before, mean_temperature(job, run), last_step_size(run))
         return assemble(job, run)
@@ -223,7 +246,7 @@ def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Mess
     )
     if found is None:
         return run, message
-    if found.num_kept > job.plan.num_draws:
+    if (found.num_kept, found.steps_into_draw) > (job.plan.num_draws, 0):
         raise ValueError(
             f"`{saved.folder}` already has {found.num_kept} draws, more than `num_draws`, which is "
             f"{job.plan.num_draws}."
@@ -231,7 +254,28 @@ def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Mess
     job.program(found)  # raises if the sampler cannot be built with the reduced step size
     arrays = jax.tree.map(jnp.asarray, (found.state, found.accumulators))
     state, accumulators = job.devices.put_chains(arrays)
-    return found._replace(state=state, accumulators=accumulators), message
+    found = found._replace(state=state, accumulators=accumulators)
+    return _at_its_batches(job, found, message)
+
+
+def _at_its_batches(
+    job: Job, found: RunState, message: Message | None
+) -> tuple[RunState, Message | None]:
+    """Return a saved run with the position of its source of batches in this process."""
+    if job.feed is None or job.plan.is_finished(found):
+        return found._replace(source=None), message
+    saved = found.source if isinstance(found.source, list) else []
+    if len(saved) == jax.process_count() and saved[jax.process_index()] is not None:
+        return found._replace(source=saved[jax.process_index()]), message
+    if not job.feed.source.can_start_anywhere and message is None:
+        text = (
+            "The source of the batches has no saved state to continue from: the run continues with "
+            "the batches that the source returns now, which differ from those of an uninterrupted "
+            "run. A source with `state_dict` or `get_state`, or one that reads by number, resumes "
+            "bit for bit."
+        )
+        message = Message(text, CheckpointWarning)
+    return found._replace(source=None), message
 
 
 def _check_health(job: Job, chunk: Chunk, run: RunState, monitor: HealthMonitor) -> Message | None:
@@ -323,8 +367,10 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     traits = sampler.traits
     if isinstance(batches, ShardedBatches):
         data = job.devices.gather(jax.jit(ShardedBatches.some_rows)(batches))
+    if isinstance(batches, StreamedBatches):
+        data = batches.some_rows()
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
-    batch = jax.eval_shape(batches.batch, key, 0)
+    batch = jax.eval_shape(job.batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],

@@ -10,17 +10,21 @@ of libraries, the pytrees whose leaves the arrays are, and a sha256 of every arr
 is a sha256 of the rest. Loading executes nothing and trusts nothing: types, shapes and sizes are
 compared before an array is read, checksums after.
 
-Trees of dictionaries with string keys, lists and tuples are restored as they were. Of other
-containers (`NamedTuple`s, modules) only the leaves are stored, as a dictionary by name; `like`
-restores the container.
+Trees of dictionaries with keys that are strings or whole numbers, lists and tuples are restored as
+they were. A `NamedTuple`, such as a layer of `isotherm.models`, is restored with its name and
+fields, so that functions of a position work, but its type is a new one. Of other containers
+(modules of Equinox) only the leaves are stored, as a dictionary by name. `like` restores the type
+of every container.
 """
 
 import json
 import os
 import platform
 import re
+from collections import namedtuple
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -38,8 +42,6 @@ from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
 
 FORMAT = 1
-MAX_SUMMARISED = 10**6
-"""Numbers among the draws; the summary of more would take too long."""
 KINDS = "fiub"
 """Floating point, integers, booleans."""
 WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
@@ -95,7 +97,7 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
             "rollbacks": run.rollbacks,
             "call": dict(run.call),
         },
-        "summary": _summary(run),
+        "summary": run.summary().rows or None,
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("isotherm", "jax", "numpy")},
@@ -159,12 +161,7 @@ def _by_suffix(path: Path, table: dict[str, Callable]) -> Callable:
 
 
 def _digest(array: np.ndarray) -> str:
-    return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
-def _summary(run: Run) -> list[dict[str, Any]] | None:
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(run.draws))
-    return run.summary().rows if 0 < size <= MAX_SUMMARISED else None
+    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 class _ArrayStore:
@@ -185,6 +182,12 @@ class _ArrayStore:
         if isinstance(tree, RunningMoments):
             parts = [self.add(group, v, f"{name}.{k}") for k, v in tree._asdict().items()]
             return {"moments": parts}
+        if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+            return {"items": [[k, self.add(group, v, f"{name}.{k}")] for k, v in tree.items()]}
+        fields = getattr(tree, "_fields", None)  # of a NamedTuple
+        if isinstance(tree, tuple) and fields is not None:
+            parts = [[k, self.add(group, getattr(tree, k), f"{name}.{k}")] for k in fields]
+            return {"named tuple": [type(tree).__name__, parts]}
         if isinstance(tree, np.ndarray | np.generic | jax.Array | float | int):
             return self._add(group, name, np.asarray(tree))
         leaves = zip(leaf_names(tree), jax.tree.leaves(tree), strict=True)
@@ -220,8 +223,26 @@ def _restore(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
     ((kind, parts),) = tree.items()
     if kind == "dict":
         return {key: _restore(part, arrays) for key, part in parts.items()}
+    if kind == "items":
+        return {key: _restore(part, arrays) for key, part in parts}
+    if kind == "named tuple":
+        return _named_tuple(parts[0], {key: _restore(part, arrays) for key, part in parts[1]})
     values = [_restore(part, arrays) for part in parts]
     return {"list": list, "tuple": tuple, "moments": lambda m: RunningMoments(*m)}[kind](values)
+
+
+def _named_tuple(name: str, values: dict[str, Any]) -> Any:
+    """Return a tuple with these fields."""
+    try:
+        return _tuple_type(name, tuple(values))(**values)
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"The draws are in a tuple whose names are not valid: {error}.") from error
+
+
+@cache
+def _tuple_type(name: str, fields: tuple[str, ...]) -> type:
+    """Return one type for all tuples with this name and these fields."""
+    return namedtuple(name, fields)
 
 
 def _parse_header(path: Path, header: str) -> dict[str, Any]:

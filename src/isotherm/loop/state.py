@@ -27,6 +27,10 @@ class RunState(NamedTuple):
     """One per running collector, leading axis over chains; `None` if they are not valid."""
     pages: tuple[Page, ...] = ()
     rollbacks: tuple[Rollback, ...] = ()
+    steps_into_draw: int = 0
+    """Steps after the last draw; streamed batches may end there."""
+    source: Any = None
+    """Where the source of streamed batches is, in JSON terms; `None` if it has no state."""
 
 
 class Plan(NamedTuple):
@@ -47,7 +51,7 @@ class Plan(NamedTuple):
 
     def steps_done(self, run: RunState) -> int:
         """Return the steps that each chain has taken."""
-        return run.burn_in_done + run.num_kept * self.thin
+        return run.burn_in_done + run.num_kept * self.thin + run.steps_into_draw
 
     def is_finished(self, run: RunState) -> bool:
         """Return whether all draws are made."""

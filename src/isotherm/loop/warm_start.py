@@ -36,6 +36,7 @@ from jax.flatten_util import ravel_pytree
 
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
+from isotherm.batches.streamed import StreamedBatches
 from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
@@ -53,6 +54,9 @@ from isotherm.loop.network_start import (
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position, count, leaf_sizes
 from isotherm.types import ArrayTree, GradFn, Key
+
+NUM_HELD = 200
+"""Streamed batches whose rows are kept in memory."""
 
 
 class WarmStart(NamedTuple):
@@ -91,7 +95,7 @@ def warm_start(
     key: Key,
     grad_fn: MinibatchGradient | BalancedGradient,
     position: ArrayTree,
-    batches: InMemoryBatches,
+    batches: InMemoryBatches | StreamedBatches,
     *,
     coordinates: str = "eigenbasis",
     curvature: str = "hessian",
@@ -109,7 +113,9 @@ def warm_start(
     Parameters
     ----------
     key, grad_fn, position, batches, optimizer, num_steps
-        As in `find_mode`; `num_steps=0` uses `position` as the mode. `grad_fn` may be balanced.
+        As in `find_mode`; `num_steps=0` uses `position` as the mode. `grad_fn` may be balanced. Of
+        streamed batches, 200 are kept in memory to measure the gradient noise, and for the rounds
+        of a network.
     coordinates
         `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or `"identity"`; for
         networks `"prior"` (every weight in units of its prior) or `"kronecker"` (an eigenbasis per
@@ -156,7 +162,9 @@ def warm_start(
             optimizer=optimizer,
             num_steps=num_steps,
         )
-    mode = as_position(position)
+    mode, data = as_position(position), batches.data
+    if isinstance(batches, StreamedBatches):  # whose data are read once per sum over all rows
+        batches = batches.in_memory(random.fold(key, 4), NUM_HELD)
     if coordinates in ("prior", "kronecker"):
         gradient = wanted if is_balanced else balanced(grad_fn)
         found = network_start(
@@ -164,6 +172,7 @@ def warm_start(
             gradient,
             mode,
             batches,
+            data=data,
             coordinates=coordinates,
             largest_heat=largest_heat,
             rounds=rounds,
@@ -181,7 +190,7 @@ def warm_start(
             grad_fn=gradient,
             unbalanced_heat=found.heat,
         )
-    whole = WholeData(grad_fn, batches.data, mode, chunk_size)
+    whole = WholeData(grad_fn, data, mode, chunk_size)
     stiffness = 1.0
     if coordinates == "eigenbasis":
         matrix = whole.hessian if curvature == "hessian" else whole.fisher
@@ -195,7 +204,7 @@ def warm_start(
     gradient: Any = grad_fn
     positions = [mode]
     if control_variates:
-        gradient = controlled(grad_fn, mode, batches.data, chunk_size=chunk_size)
+        gradient = controlled(grad_fn, mode, data, chunk_size=chunk_size)
         keys = [random.fold(random.fold(key, 3), i) for i in range(4)]
         positions = [_typical(k, mode, space) for k in keys]
     variance = _noise(random.fold(key, 2), gradient, positions, batches, space)
