@@ -120,9 +120,10 @@ def compiled_chains(build, start, num_steps, momentum=None, optimized=True, batc
     """Compile `run(keys, setting)`: the last states of independent chains, one per key.
 
     `build(setting)` makes the sampler, where `setting` is any pytree of numbers: all settings share
-    one program. `batches` is a batch policy; without it batches are `None`. If `num_steps` is a tuple, the states at each of these steps are returned. Chains
-    are i.i.d., so there is no burn-in and no ESS. For a few steps a program that is not `optimized`
-    takes less time, since it compiles twice as fast.
+    one program. `batches` is a batch policy; without it every batch is `None`. If `num_steps` is a
+    tuple, the states at each of these steps are returned. Chains are i.i.d., so there is no burn-in
+    and no ESS. For a few steps a program that is not `optimized` takes less time, since it compiles
+    twice as fast.
     """
     stops = num_steps if isinstance(num_steps, tuple) else (num_steps,)
 

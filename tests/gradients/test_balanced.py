@@ -217,7 +217,7 @@ def one_step(key, gradient, rows, thermostat="fixed"):
 
 
 def test_gradients_that_cannot_be_balanced_are_refused(key):
-    with pytest.raises(ValueError, match="`grad_fn` must come from isotherm.minibatch_gradient"):
+    with pytest.raises(ValueError, match="`grad_fn` must come from isotherm"):
         isotherm.balanced(lambda x, batch: x)
     with pytest.raises(ValueError, match="`grad_fn` is balanced already"):
         isotherm.balanced(BALANCED)
@@ -252,7 +252,7 @@ def test_a_likelihood_without_forward_mode_is_refused_with_a_remedy(key):
         lambda x, batch: identity(log_likelihood(x, batch)), log_prior, 4
     )
     jax.eval_shape(reverse_only, position(), ROWS)  # the plain gradient works
-    with pytest.raises(ValueError, match="`log_likelihood`.*`jax.custom_vjp`.*`jax.custom_jvp`"):
+    with pytest.raises(ValueError, match=r"`jax\.custom_vjp`.*`jax\.custom_jvp`"):
         one_step(key, isotherm.balanced(reverse_only), ROWS)
 
 
@@ -266,7 +266,7 @@ def test_samplers_that_cannot_use_a_balanced_gradient_refuse_it(key):
     for build in (isotherm.sgld, isotherm.psgld, isotherm.sgrld):
         with pytest.raises(ValueError, match="has no momentum"):
             build(BALANCED, 0.1)
-    with pytest.raises(ValueError, match="2 gradients per step.*'ABDODBA'"):
+    with pytest.raises(ValueError, match=r"2 gradients per step.*'ABDODBA'"):
         isotherm.msgnht(BALANCED, 0.1, integrator="AKADODAKA")
     with pytest.raises(ValueError, match="`temperature` must be positive with a balanced"):
         isotherm.sghmc(BALANCED, 0.1, temperature=0.0)
@@ -289,7 +289,7 @@ def test_full_batches_are_refused_and_dependent_rows_cause_a_warning(key):
 
 def test_another_number_of_shards_causes_a_warning(key):
     shards = isotherm.sharded_batches(ROWS, 4, 2)
-    with pytest.warns(PolicyWarning, match="rows of 2 shards.*num_shards=2"):
+    with pytest.warns(PolicyWarning, match=r"rows of 2 shards.*num_shards=2"):
         sampled(key, shards)
     sampled(key, shards, isotherm.balanced(PLAIN, num_shards=2))
     with pytest.warns(PolicyWarning, match="rows of 1 shards"):

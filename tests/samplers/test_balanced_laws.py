@@ -60,7 +60,7 @@ def unbounded(slopes, strength):
 
 def divided_by_all_rows(slopes, strength):
     """Divide by the number of rows instead of the degrees of freedom."""
-    shards, each = slopes.shape[-2:]
+    each = slopes.shape[-1]
     return balanced_weights(slopes, strength * (each - 1) / each)
 
 

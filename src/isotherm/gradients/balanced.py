@@ -36,27 +36,31 @@ $|s_i| = \pi/4$, so that weights stay in $[0, 2]$. How often that happens says w
 short enough: `imbalance`, the mean of $s_i^2$, is the share of the noise that friction adds, and
 should be below about 0.05 (`isotherm run network-exact`).
 
-**Which integrator.** Let $C = t^2\sigma^2/4T$ along a direction with noise $\sigma^2$ and curvature
-$\lambda$ of the potential. The balanced kick is $p' = (1 - 2C)\,p + t\,\hat g$. The word `"ABDODBA"`
-(half a kick, damping and noise, the other half by the same force) is the default with a balanced
-gradient, because on a Gaussian target it is exact, whatever the friction $D$ of the rest of the
-step and whatever the step, as long as $C + h^2\lambda/4 < 1$: positions at the end of a step are at
-$T$, and so are momenta in the middle of the kick, where its thermostat measures them. Momenta at
-the end of a step are at $T/(1 - C - h^2\lambda/4)$. In other words a fixed friction leaves positions
-at $T$ for small $h$ too, but momenta before and after the kick are at $T/(1 - C)$. A
-thermostat that measures there, as in `"ABOBA"`, `"OABAO"`, `"BADODAB"`, `"OBABO"` and `"euler"`,
-removes that excess, and positions are at $T(1 - C)$ to first order in $C$. Matthews & Weare (2018)
-found the recursion of `"ABDODBA"`, with a known $\Sigma$, from the condition that positions be
-exact.
+**Which integrator.** Let $C = t^2\sigma^2/4T$ along a direction with noise $\sigma^2$, and let
+$\lambda$ be the curvature of the potential along it. The balanced kick is
+$p' = (1 - 2C)\,p + t\,\hat g$. The word `"ABDODBA"` (half a kick, damping and noise, the other half
+by the same force) is the default with a balanced gradient. On a Gaussian target it is exact at any
+step size and any friction $D$ of the rest of the step, as long as $C + h^2\lambda/4 < 1$: positions
+at the end of a step are at $T$, and so are momenta in the middle of the kick, where its thermostat
+measures them. Momenta at the end of a step are at $T/(1 - C - h^2\lambda/4)$.
 
-**Order.** The noise of minibatches does not depend on $h$, so that $C$ is proportional to $h^2$.
-With the generator $\mathcal L$ of the exact dynamics, a step with balanced kicks is
+With the other words and a fixed friction, positions are at $T$ for small $h$ and momenta beside the
+kick are at $T/(1 - C)$. A thermostat that measures there, as in `"ABOBA"`, `"OABAO"`, `"BADODAB"`,
+`"OBABO"` and `"euler"`, removes that excess, and positions are at $T(1 - C)$ to first order in $C$.
+Matthews & Weare (2018) found the recursion of `"ABDODBA"`, with a known $\Sigma$, from the
+condition that positions be exact.
+
+**Order.** The noise of minibatches does not depend on $h$, so $C$ is proportional to $h^2$. Let
+$\mathcal L$ be the generator of the dynamics. A step with balanced kicks is
 $e^{h(\mathcal L + h\mathcal S)} + O(h^3)$ with
-$\mathcal S f = \frac12\operatorname{tr}(\Sigma\,\partial_p^2 f) - \frac1{2T}\,p^\top\Sigma\,\partial_p f$,
-for all palindromes, also those that cut the kick. $\mathcal S$ leaves $\mathcal N(0, T)$ invariant at
-every $\theta$, so that stationary averages have an error of order $h^2$. Plain kicks lack the
-second term of $\mathcal S$: their error is of order $h$, unless the noise is the same everywhere and
-a thermostat absorbs it (`isotherm run order`).
+
+$$ \mathcal S f = \tfrac12\operatorname{tr}(\Sigma\,\partial_p^2 f)
+   - \tfrac1{2T}\,(\Sigma p)\cdot\partial_p f, $$
+
+for every palindrome, also one that cuts the kick. $\mathcal S$ leaves $\mathcal N(0, T)$ invariant
+at every $\theta$, so stationary averages have an error of order $h^2$. Plain kicks lack the second
+term of $\mathcal S$. Their error is of order $h$, unless the noise is the same everywhere and a
+thermostat absorbs it (`isotherm run order`).
 """
 
 import re
