@@ -66,12 +66,6 @@ def test_claims_hold_for_perfect_numbers(result):
         ("local_order", (2, 1, 0), 2.0, "An asymmetric word is of order 1: local error"),
         (
             "stationary_order",
-            (4, 6),
-            2.0,
-            "Noise that depends on the position puts every word at order 1: stationary bias",
-        ),
-        (
-            "stationary_order",
             (5, 3),
             1.1,
             "Balanced minibatches leave palindromes at order 2: stationary bias",
@@ -92,8 +86,8 @@ def test_the_variance_of_minibatches_depends_on_the_position_alone(key):
     x, keys = jax.numpy.array([-3.0, 0.0, 2.0]), jax.random.split(key, 20_000)
     draw = jax.vmap(jax.vmap(order._gradient("rows", 0.1), (0, None)), (None, 0))
     grads = np.asarray(draw(x, keys))
-    deviation = grads - np.asarray(order.double_well.gradient(x, None))
-    sd = order.ROW_NOISE * np.abs(np.sin(x))
+    exact = np.asarray(order.double_well.gradient(x, None))
+    deviation, sd = grads - exact, order.ROW_NOISE * np.abs(exact)
     np.testing.assert_allclose(deviation.mean(0), 0, atol=5 * sd.max() / 20_000**0.5)
     np.testing.assert_allclose(deviation.std(0), sd, rtol=0.03, atol=1e-5)
 

