@@ -10,12 +10,15 @@ autocorrelation.
   its moments are integrals over them (`Thermostatted.moments`). Gauss–Hermite quadrature with 3
   nodes *is* the three-point noise, so that this law is enumerated exactly; with more nodes the
   Gaussian law is computed with an error far below the Monte Carlo error.
+- *Minibatches of few data* (`Minibatches`): all batches are enumerated too.
 
 Both are written in NumPy, in double precision, from the definitions of the letters, and share no
 code with the package.
 """
 
 import itertools
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -29,6 +32,9 @@ FALSE_ALARM = 1e-4
 """Probability that one law test fails on correct code (Bonferroni over observables)."""
 
 NUM_CHAINS = 40_000
+
+BATCHES = 1_000_000
+"""Folded into the key of a chain for its batches: larger than any number of steps."""
 
 SPELLED = {
     "euler": "AED",
@@ -52,14 +58,72 @@ class Gaussian(NamedTuple):
     def grad(self, x, batch=None):
         return jnp.asarray(self.precision, x.dtype) @ (jnp.asarray(self.mean, x.dtype) - x)
 
+    def kicks(self, x, velocity, duration, temperature):
+        """Return the only possible gradient at each position, and its probability."""
+        return ((self.mean - x) @ self.precision.T)[:, None], np.ones(1)
 
-def compiled_chains(build, start, num_steps, momentum=None, optimized=True):
+
+def balanced_weights(slopes, strength):
+    """Return 1 - tan(s), from slopes along the velocity with last axes `(shard, row)`."""
+    shards, each = slopes.shape[-2:]
+    s = strength / (shards * (each - 1)) * (slopes - slopes.mean(-1, keepdims=True))
+    return 1 - np.tan(np.clip(s, -np.pi / 4, np.pi / 4))
+
+
+class Minibatches(NamedTuple):
+    r"""A posterior of few data, and all minibatches that can be drawn of them with replacement.
+
+    $\log p(i \mid \theta) = -\log 2\cosh(a_i\cdot\theta - b_i)$, prior $\mathcal N(0, I)$.
+    """
+
+    factors: np.ndarray
+    offsets: np.ndarray
+    batch_size: int
+    num_shards: int = 1
+    center: np.ndarray | None = None
+    """Where control variates are centred."""
+    weights: Callable = balanced_weights
+    late: bool = False
+    """Whether the velocity is that after a kick of unweighted rows; in plain coordinates only."""
+
+    def rows(self, x):
+        """Return the gradients of the log likelihoods of all rows at each position."""
+        slopes = -np.tanh(x @ self.factors.T - self.offsets)
+        return slopes[..., None] * self.factors
+
+    def batches(self):
+        """Return all sets of rows as an array `(batch, shard, row)`, and their probabilities."""
+        size, each = len(self.factors) // self.num_shards, self.batch_size // self.num_shards
+        draws = [tuple(sorted(d)) for d in itertools.product(range(size), repeat=each)]
+        sets = Counter(itertools.product(draws, repeat=self.num_shards))
+        first = np.arange(self.num_shards)[:, None] * size
+        return np.array(list(sets)) + first, np.array(list(sets.values())) / sets.total()
+
+    def kicks(self, x, velocity, duration, temperature):
+        """Return the gradient of each batch at each position, and their probabilities."""
+        picks, chances = self.batches()
+        rows, rest = self.rows(x), -x
+        if self.center is not None:
+            rows = rows - self.rows(self.center)
+            rest = rest + self.rows(self.center).sum(0)
+        rows, data_size = rows[:, picks], len(self.factors)
+        if self.late:
+            plain = rest[:, None] + data_size * rows.mean((-3, -2))
+            velocity = velocity + duration * plain.swapaxes(0, 1)
+        velocity = np.broadcast_to(velocity, (len(picks), *x.shape))
+        slopes = np.einsum("xbsid,bxd->xbsi", rows, velocity)
+        weights = self.weights(slopes, duration * data_size / (2 * temperature))
+        return rest[:, None] + data_size * (weights[..., None] * rows).mean((-3, -2)), chances
+
+
+def compiled_chains(build, start, num_steps, momentum=None, optimized=True, batches=None):
     """Compile `run(keys, setting)`: the last states of independent chains, one per key.
 
     `build(setting)` makes the sampler, where `setting` is any pytree of numbers: all settings share
-    one program. If `num_steps` is a tuple, the states at each of these steps are returned. Chains
-    are i.i.d., so there is no burn-in and no ESS. For a few steps a program that is not `optimized`
-    takes less time, since it compiles twice as fast.
+    one program. `batches` is a batch policy; without it every batch is `None`. If `num_steps` is a
+    tuple, the states at each of these steps are returned. Chains are i.i.d., so there is no burn-in
+    and no ESS. For a few steps a program that is not `optimized` takes less time, since it compiles
+    twice as fast.
     """
     stops = num_steps if isinstance(num_steps, tuple) else (num_steps,)
 
@@ -70,7 +134,8 @@ def compiled_chains(build, start, num_steps, momentum=None, optimized=True):
             state = state._replace(momentum=momentum)
 
         def advance(state, number):
-            state = sampler.step(random.fold(key, number), state, None)[0]
+            batch = batches and batches.batch(random.fold(key, BATCHES), number)
+            state = sampler.step(random.fold(key, number), state, batch)[0]
             return state, (state if len(stops) > 1 else None)
 
         last, path = jax.lax.scan(advance, state, jnp.arange(1, max(stops) + 1))
@@ -173,7 +238,7 @@ class Thermostatted(NamedTuple):
 
     word: str
     thermostat: str
-    target: Gaussian
+    target: Gaussian | Minibatches
     h: float
     diffusion: float
     temperature: float
@@ -197,14 +262,17 @@ class Thermostatted(NamedTuple):
         force, known = np.zeros_like(p), opens_with_kick(letters)
         for _, letter in itertools.product(range(num_steps), letters):
             t = self.h / letters.count(letter)
+            if letter in "KE" and not known:
+                grads, chances = self.target.kicks(x, p @ basis.T, self.h, self.temperature)
+                force, known = grads.reshape(-1, grads.shape[-1]) @ basis, True
+                x, p, xi = (np.repeat(v, len(chances), axis=0) for v in (x, p, xi))
+                weights = np.outer(weights, chances).ravel()
             if letter in "NOE":
                 noise = np.tile(nodes.numbers, (len(weights), 1))
                 weights = np.outer(weights, nodes.weights).ravel()
                 x, p, xi, force = (
                     np.repeat(v, len(nodes.weights), axis=0) for v in (x, p, xi, force)
                 )
-            if letter in "KE" and not known:
-                force, known = (self.target.mean - x) @ self.target.precision.T @ basis, True
             if letter == "A":
                 x, known = x + t * p @ basis.T, False
             elif letter == "D":

@@ -32,6 +32,18 @@ def grad_fn(position, batch):
 
 
 SAMPLER = isotherm.msgnht(grad_fn, 0.05, noise="three-point")  # compiles faster than Gaussian noise
+BALANCED = isotherm.msgnht(
+    isotherm.balanced(
+        isotherm.minibatch_gradient(
+            lambda position, batch: -0.5 * (batch[1] - batch[0] @ position) ** 2,
+            lambda position: -0.5 * jnp.sum(position**2),
+            len(X),
+        ),
+        num_shards=4,
+    ),
+    0.05,
+    noise="three-point",
+)
 
 
 def mesh(*shape):
@@ -39,10 +51,10 @@ def mesh(*shape):
     return Mesh(np.array(jax.devices()[:number]).reshape(shape), ("chain", "data"))
 
 
-def run(batches, grid, num_draws=6, burn_in=0, **settings):
+def run(batches, grid, num_draws=6, burn_in=0, sampler=SAMPLER, **settings):
     return isotherm.sample(
         KEY(0),
-        SAMPLER,
+        sampler,
         jnp.zeros(3),
         batches,
         num_draws=num_draws,
@@ -74,12 +86,12 @@ def share(number, index):
     return X[rows], Y[rows]
 
 
-def collectives(grid, batches):
+def collectives(grid, batches, sampler):
     """Return the collective operations in the program of a chunk, with the shapes of results."""
     target = devices.Devices(grid, 4, batches)
     keys = jax.vmap(lambda i: random.fold(KEY(0), i))(jnp.arange(4))
-    state = jax.vmap(lambda key: SAMPLER.init(jnp.zeros(3), key))(keys)
-    program = chunks.Program(SAMPLER, (), (), 3)
+    state = jax.vmap(lambda key: sampler.init(jnp.zeros(3), key))(keys)
+    program = chunks.Program(sampler, (), (), 3)
     collect = target.compiled(chunks.collect, "program", "capacity")
     placed = target.put_chains(state), {}, target.put_keys(keys), target.put_batches(batches)
     lowered = collect.func.lower(*collect.args, *placed, 6, program=program, capacity=6)
@@ -101,7 +113,10 @@ def on_devices(folder):
         for grid in (None, mesh(1, 1), mesh(4, 1), mesh(2, 2)):
             label = "none" if grid is None else f"{grid.shape['chain']}-{grid.shape['data']}"
             keep(folder, f"{name}-{label}", run(policy, grid, burn_in=20))
-    print(json.dumps(collectives(mesh(2, 2), shards)))
+    for number in (1, 2, 4):
+        keep(folder, f"balanced-{number}", run(shards, mesh(1, number), sampler=BALANCED))
+    samplers = {"plain": SAMPLER, "balanced": BALANCED}
+    print(json.dumps({name: collectives(mesh(2, 2), shards, s) for name, s in samplers.items()}))
 
 
 def in_process(folder, number, port):

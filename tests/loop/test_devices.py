@@ -93,10 +93,19 @@ def test_processes_read_their_chains_and_their_rows_of_streamed_batches(four, tw
 
 
 @pytest.mark.slow
-def test_gradients_are_summed_once_each_and_data_are_not_moved(four):
+def test_balanced_batches_are_the_same_on_1_2_and_4_devices(four):
+    folder, _ = four
+    one = arrays(folder, "balanced-1")
+    for number in (2, 4):
+        close(one, arrays(folder, f"balanced-{number}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", ["plain", "balanced"])
+def test_gradients_are_summed_once_each_and_data_are_not_moved(four, gradient):
     # Two chains of three numbers per device; one gradient in the loop over steps, one in the step
-    # that is kept.
-    assert [(kind, shape.split("{")[0]) for shape, kind in four[1]] == 2 * [
+    # that is kept. Rows are balanced within their shard, which needs no other device.
+    assert [(kind, shape.split("{")[0]) for shape, kind in four[1][gradient]] == 2 * [
         ("all-reduce", "f32[2,3]")
     ]
 

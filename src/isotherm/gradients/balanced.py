@@ -44,17 +44,35 @@ gradients carry most of the noise of a classification. Coordinates with $C$ and 
 heated by $u\,2C/(Dh + 2C)$ of the temperature (`unbalanced_heat`); below 0.01 the standard
 deviations of a network are right within 1 or 2 % (`isotherm run network-exact`).
 
-**Which integrator.** Let $C = t^2\sigma^2/4T$ along a direction with noise $\sigma^2$. The balanced
-kick is $p' = (1 - 2C)\,p + t\,\hat g$. Whatever the friction of the rest of the step, the word
-`"ABDODBA"` (half a kick, damping and noise, the other half by the same force) has positions at
-exactly $T$ for small $h$, and momenta at exactly $T$ in the middle of the kick, where its
-thermostat measures them; at the end of the step they are at $T/(1 - C)$. In a word whose thermostat
-measures after the kick, as `"ABOBA"`, the thermostat removes that excess, and positions are at
-$T(1 - C)$. The default with a balanced gradient is `"AKDBNBDKA"`: the same with damping and noise
-split as in ABOBA, which costs one exponential. Matthews & Weare (2018) found the recursion of
-ABDODBA, with a known $\Sigma$, from the condition that positions be exact.
+**Which integrator.** Let $C = t^2\sigma^2/4T$ along a direction with noise $\sigma^2$, and let
+$\lambda$ be the curvature of the potential along it. The balanced kick is $p' = (1 - 2C)\,p +
+t\,\hat g$. The word `"ABDODBA"` (half a kick, damping and noise, the other half by the same force)
+suits balanced gradients. On a Gaussian target it is exact at any step size and any friction $D$ of
+the rest of the step, as long as $C + h^2\lambda/4 < 1$: positions at the end of a step are at $T$,
+and so are momenta in the middle of the kick, where its thermostat measures them. Momenta at the end
+of a step are at $T/(1 - C - h^2\lambda/4)$.
+
+With the other words and a fixed friction, positions are at $T$ for small $h$ and momenta beside the
+kick are at $T/(1 - C)$. A thermostat that measures there, as in `"ABOBA"`, `"OABAO"`, `"BADODAB"`,
+`"OBABO"` and `"euler"`, removes that excess, and positions are at $T(1 - C)$ to first order in $C$.
+The default with a balanced gradient is `"AKDBNBDKA"`: ABDODBA with damping and noise split as in
+ABOBA, which costs one exponential and differs by $(hD)^2/6$. Matthews & Weare (2018) found the
+recursion of `"ABDODBA"`, with a known $\Sigma$, from the condition that positions be exact.
+
+**Order.** The noise of minibatches does not depend on $h$, so $C$ is proportional to $h^2$. Let
+$\mathcal L$ be the generator of the dynamics. A step with balanced kicks is
+$e^{h(\mathcal L + h\mathcal S)} + O(h^3)$ with
+
+$$ \mathcal S f = \tfrac12\operatorname{tr}(\Sigma\,\partial_p^2 f)
+   - \tfrac1{2T}\,(\Sigma p)\cdot\partial_p f, $$
+
+for every palindrome, also one that cuts the kick. $\mathcal S$ leaves $\mathcal N(0, T)$ invariant
+at every $\theta$, so stationary averages have an error of order $h^2$. Plain kicks lack the second
+term of $\mathcal S$. Their error is of order $h$, unless the noise is the same everywhere and a
+thermostat absorbs it (`isotherm run order`).
 """
 
+import re
 from dataclasses import dataclass
 
 import jax
@@ -155,16 +173,34 @@ class BalancedGradient:
     ) -> jax.Array:
         """Return $s_i$ of every row, centred within its shard."""
         velocity = jax.tree.map(lambda v, x: v.astype(x.dtype), velocity, position)
-        _, slopes = jax.jvp(lambda x: self.gradient.per_datum(x, batch), (position,), (velocity,))
+        slopes = self._slopes(position, batch, velocity)
         rows, shards = slopes.shape[0], self.num_shards
         if rows % shards or rows < 2 * shards:
             raise ValueError(
                 "A balanced gradient estimates the noise of a batch from the differences between "
-                f"its rows, so batches must have at least two rows {_per(shards)}, got {rows}."
+                f"its rows, so batches must have at least two rows{_per(shards)}, got {rows}."
             )
         slopes = slopes.astype(jnp.promote_types(slopes.dtype, jnp.float32)).reshape(shards, -1)
         centered = (slopes - jnp.mean(slopes, axis=1, keepdims=True)).reshape(rows)
         return duration * self.gradient.data_size / (2 * temperature * (rows - shards)) * centered
+
+    def _slopes(self, position: ArrayTree, batch: Batch, velocity: ArrayTree) -> jax.Array:
+        """Return the derivative of the log likelihood of every row along the velocity."""
+
+        def rows(x: ArrayTree) -> jax.Array:
+            return self.gradient.per_datum(x, batch)
+
+        def slopes(x: ArrayTree, v: ArrayTree) -> jax.Array:
+            return jax.jvp(rows, (x,), (v,))[1]
+
+        # JAX itself would raise a TypeError, but only when the whole step has been traced.
+        if re.search(r"\bcustom_lin\[", str(jax.make_jaxpr(slopes)(position, velocity))):
+            raise ValueError(
+                "A balanced gradient needs forward-mode derivatives of `log_likelihood`, which "
+                "uses a function with `jax.custom_vjp`. Define that function with "
+                "`jax.custom_jvp`, or use the plain gradient."
+            )
+        return slopes(position, velocity)
 
 
 def unbalanced_heat(
@@ -193,7 +229,7 @@ def unbalanced_heat(
 
 
 def _per(shards: int) -> str:
-    return "" if shards == 1 else f"from each of the {shards} shards"
+    return "" if shards == 1 else f" from each of the {shards} shards"
 
 
 def balanced(grad_fn: MinibatchGradient, *, num_shards: int = 1) -> BalancedGradient:

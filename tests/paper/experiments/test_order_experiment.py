@@ -21,9 +21,9 @@ def result():
     """Return the result of a perfect run of the default configuration."""
     config = order.Config()
     expected = np.array([parse_integrator(word, symmetric=False).order for word in config.words])
-    noisy = [order._expected(word, "noisy gradient") for word in config.words]
+    orders = [[order._expected(word, name) for word in config.words] for name in order.SETTINGS]
     table = np.broadcast_to(expected[:, None], (len(config.thermostats), len(expected), 2))
-    long_runs = np.array([expected, expected, expected, noisy], float)
+    long_runs = np.array(orders, float)
     return {"symbolic": table.copy(), "local_order": 1.0 * table, "stationary_order": long_runs}
 
 
@@ -64,6 +64,12 @@ def test_claims_hold_for_perfect_numbers(result):
         ("stationary_order", (0, 2), 1.7, "Palindromes are of order 2 (Lemma 2): stationary bias"),
         ("symbolic", (1, 5, 1), 1, "Three-point noise keeps order 2: algebra"),
         ("local_order", (2, 1, 0), 2.0, "An asymmetric word is of order 1: local error"),
+        (
+            "stationary_order",
+            (5, 3),
+            1.1,
+            "Balanced minibatches leave palindromes at order 2: stationary bias",
+        ),
     ],
 )
 def test_one_wrong_number_fails_its_claim(result, array, index, value, failing):
@@ -74,6 +80,16 @@ def test_one_wrong_number_fails_its_claim(result, array, index, value, failing):
 def test_gradient_noise_reduces_the_order_of_words_that_split_the_kick():
     orders = {word: order._expected(word, "noisy gradient") for word in order.Config().words}
     assert {word for word, value in orders.items() if value == 2} == {"ABOBA", "OABAO"}
+
+
+def test_the_variance_of_minibatches_depends_on_the_position_alone(key):
+    x, keys = jax.numpy.array([-3.0, 0.0, 2.0]), jax.random.split(key, 20_000)
+    draw = jax.vmap(jax.vmap(order._gradient("rows", 0.1), (0, None)), (None, 0))
+    grads = np.asarray(draw(x, keys))
+    exact = np.asarray(order.double_well.gradient(x, None))
+    deviation, sd = grads - exact, order.ROW_NOISE * np.abs(exact)
+    np.testing.assert_allclose(deviation.mean(0), 0, atol=5 * sd.max() / 20_000**0.5)
+    np.testing.assert_allclose(deviation.std(0), sd, rtol=0.03, atol=1e-5)
 
 
 def test_length_of_a_bias_and_its_error():
