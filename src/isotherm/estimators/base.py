@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.sampling import NO_LIMIT, Draws, Target, run_chains
+from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
 MAX_RHAT, MIN_DRAWS_FOR_RHAT = 1.05, 200
@@ -270,10 +271,7 @@ def _concatenate(first: Run, second: Run) -> Run:
 def _digest(X: Any, y: np.ndarray) -> str:
     """Return a digest of rows; equal rows in equal order have equal digests."""
     parts = [X.indptr, X.indices, X.data] if sparse.issparse(X) else [X]
-    total = hashlib.sha256(repr(X.shape).encode())
-    for part in (*parts, y):
-        total.update(np.ascontiguousarray(part).tobytes())
-    return total.hexdigest()
+    return digest([np.array(X.shape), *parts, y])
 
 
 def _extend_history(history: str, rows: str) -> str:

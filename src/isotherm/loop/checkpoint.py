@@ -20,17 +20,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
+from isotherm.io.digest import digest
 from isotherm.io.files import explain_failure, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
 from isotherm.loop import pages
@@ -40,7 +40,7 @@ from isotherm.loop.state import RunState
 from isotherm.loop.user_warnings import Message
 from isotherm.tree import leaf_names
 
-FORMAT = 3
+FORMAT = 4
 
 
 class Checkpoints:
@@ -191,28 +191,28 @@ def describe(tree: Any) -> dict[str, str]:
     }
 
 
-def digest(data: Any) -> str:
-    """Return a hash of the shapes of arrays and of about a thousand of their rows."""
-    total = sha256()
-    for leaf in jax.tree.leaves(data):
-        rows = np.asarray(leaf[:: max(1, len(leaf) // 1000)]) if np.ndim(leaf) else np.asarray(leaf)
-        total.update(f"{leaf.dtype}{np.shape(leaf)}".encode() + rows.tobytes())
-    return total.hexdigest()[:16]
-
-
 def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return a hash of what JAX traces of a function: operations and constants."""
+    """Return a hash of what JAX traces of a function: operations and constants.
+
+    Constants that a compiled function inside closes over count as well.
+    """
     traced = jax.make_jaxpr(function)(*arguments)
     text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
     constants = [
-        _raw(leaf) for leaf in traced.consts if getattr(leaf, "is_fully_addressable", True)
+        leaf for leaf in _constants(traced) if getattr(leaf, "is_fully_addressable", True)
     ]
     return sha256((text + digest(constants)).encode()).hexdigest()[:16]
 
 
-def _raw(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
+def _constants(value: Any) -> Iterator[Any]:
+    """Yield the constants of a traced program and of all programs inside it."""
+    yield from getattr(value, "consts", ())
+    program = getattr(value, "jaxpr", value)
+    for equation in getattr(program, "eqns", ()):
+        yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple | list) else (parameter,):
+                yield from _constants(inner)
 
 
 def _seal(content: Mapping[str, Any]) -> str:

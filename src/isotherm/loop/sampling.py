@@ -19,8 +19,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isotherm import random
-from isotherm.batches.sharded import ShardedBatches
 from isotherm.exceptions import HealthWarning
+from isotherm.io.digest import digest
 from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
@@ -41,7 +41,7 @@ from isotherm.loop.chains import (
     prepare,
     snapshot,
 )
-from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, digest, fingerprint
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
@@ -319,16 +319,14 @@ def _describe_call(key: Key, batches: BatchPolicy, plan: Plan, num_chains: int) 
 
 def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[str, Any]:
     """Return what tells this run from others, as far as it can be seen from outside."""
-    sampler, data = job.make_sampler(1.0), batches
+    sampler = job.make_sampler(1.0)
     traits = sampler.traits
-    if isinstance(batches, ShardedBatches):
-        data = job.devices.gather(jax.jit(ShardedBatches.some_rows)(batches))
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
     batch = jax.eval_shape(batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
-        "batches": [batches.policy, getattr(batches, "batch_size", None), digest(data)],
+        "batches": [batches.policy, getattr(batches, "batch_size", None), _digest_data(key, batches)],
         "thin": job.plan.thin,
         "burn_in": job.plan.burn_in,
         "num_chains": job.num_chains,
@@ -336,3 +334,16 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "collect": describe(run.accumulators),
         "what a step does (model, step size, settings)": fingerprint(sampler.step, key, one, batch),
     }
+
+
+def _digest_data(key: Key, batches: BatchPolicy) -> str:
+    """Return a digest of all data of a policy, or of the function that generates them.
+
+    Policies whose data are not arrays of this process have their own `data_digest`.
+    """
+    own = getattr(batches, "data_digest", None)
+    if own is not None:
+        return own()
+    if jax.tree.leaves(batches):
+        return digest(batches)
+    return fingerprint(batches.batch, key, 0)
