@@ -173,11 +173,20 @@ def report(
         Path, typer.Argument(metavar="DIR", help="Folder with the results.")
     ] = Path("runs"),
 ) -> None:
-    """Write all results in a folder to one page, DIR/report.html, and print its path."""
+    """Write all results in a folder to one page, DIR/report.html, and print its path.
+
+    A result that cannot be shown is named, on the page too; the exit code is then 1.
+    """
+    from isotherm.cli import tables
+
+    broken: dict[str, str] = {}
     with exit_on_error(context):
         from isotherm.paper.report.page import build
 
-        typer.echo(build(directory, order=list(registry.EXPERIMENTS)))
+        typer.echo(build(directory, order=list(registry.EXPERIMENTS), broken=broken))
+    for name, reason in broken.items():
+        tables.print_error(f"The result of {name} is not on the page. {reason}")
+    raise typer.Exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from scipy import sparse
 
-from isotherm.data import npz
+from isotherm.io import npz
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, check_final_newline, shorten

@@ -11,6 +11,8 @@ step and the start of the next in one pass over memory.
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from jax.sharding import Mesh
 from isotherm import random
 from isotherm.exceptions import HealthWarning
 from isotherm.io.digest import digest
+from isotherm.io.locks import locked
 from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
@@ -173,7 +176,7 @@ def sample(
         state = start(sampler, position, chain_keys, position_per_chain)
     else:
         check_state(state, num_chains)
-    with devices.lost_process_errors():
+    with devices.lost_process_errors(), ExitStack() as held:
         state = devices.gather(state)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
@@ -184,6 +187,7 @@ def sample(
             advice = "use the same key, settings, data and start in all of them"
             devices.check_same(advice, everything)
             if checkpoint is not None:
+                _lock(held, Path(checkpoint), devices)
                 options = {"in_parts": checkpoint_in_parts, "keep": checkpoint_keep}
                 saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
                 run, message = _resume(job, run, saved)
@@ -212,6 +216,18 @@ def _warn(*messages: Message | None) -> None:
     for message in messages:
         if message is not None:
             warn_user(message)
+
+
+def _lock(held: ExitStack, folder: Path, devices: Devices) -> None:
+    """Lock the folder of the checkpoints in the first process; if that fails, fail in all."""
+    problem = None
+    if devices.first:
+        try:
+            held.enter_context(locked(folder))
+        except (OSError, ValueError) as error:
+            problem = error
+    if any(devices.agree(problem is not None)):
+        raise problem or ValueError(f"The first process cannot use `{folder}`.")
 
 
 def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Message | None]:
