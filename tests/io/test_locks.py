@@ -50,7 +50,7 @@ def test_two_threads_exclude_each_other_and_the_age_is_told(tmp_path):
     with locked(tmp_path):
         content = json.loads((tmp_path / LOCK).read_text())
         (tmp_path / LOCK).write_text(json.dumps({**content, "since": time.time() - 600}))
-        with pytest.raises(InUse, match="for 10 min. Wait until it ends"):
+        with pytest.raises(InUse, match=r"for 10 min\. Wait until it ends"):
             locked(tmp_path).__enter__()
         (tmp_path / LOCK).write_text("nonsense")
         with pytest.raises(InUse, match="in use by another process"):

@@ -113,6 +113,6 @@ def _in_memory(data: Any, batch_size: int, policy: str) -> InMemoryBatches:
     batch_size = count("batch_size", batch_size, 1)
     if batch_size > rows:
         raise ValueError(f"`batch_size` is {batch_size}, but `data` has only {rows} rows.")
-    # JAX copies large arrays in another thread: wait, so that the caller may change them afterwards.
+    # JAX copies large arrays in another thread. Wait: the caller may change them afterwards.
     arrays = jax.block_until_ready(as_arrays("data", data))
     return InMemoryBatches(arrays, batch_size, policy)

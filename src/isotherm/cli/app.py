@@ -110,6 +110,7 @@ def run(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    data_dir: data.DataDir = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -135,7 +136,8 @@ def run(
     from isotherm.cli import tables
 
     console = tables.stderr_console(quiet)
-    advice = f"Resume with: {resume_command(name, smoke, seed, overrides or (), out)}"
+    command = resume_command(name, smoke, seed, overrides or (), out, data_dir)
+    advice = f"Resume with: {command}"
     with (
         Interrupts() as interrupts,
         exit_on_error(context, lambda: advice * interrupts.can_resume),
@@ -153,6 +155,7 @@ def run(
                 overrides=overrides or (),
                 out=out,
                 resume=resume,
+                data_dir=data_dir,
                 report=interrupts.wrap(report),
             )
     if as_json:

@@ -202,9 +202,7 @@ def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
     """
     traced = jax.make_jaxpr(function)(*arguments)
     text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
-    constants = [
-        leaf for leaf in _constants(traced) if getattr(leaf, "is_fully_addressable", True)
-    ]
+    constants = [leaf for leaf in _constants(traced) if getattr(leaf, "is_fully_addressable", True)]
     return sha256((text + digest(constants)).encode()).hexdigest()[:16]
 
 

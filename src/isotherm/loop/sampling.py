@@ -342,7 +342,11 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
-        "batches": [batches.policy, getattr(batches, "batch_size", None), _digest_data(key, batches)],
+        "batches": [
+            batches.policy,
+            getattr(batches, "batch_size", None),
+            _digest_data(key, batches),
+        ],
         "thin": job.plan.thin,
         "burn_in": job.plan.burn_in,
         "num_chains": job.num_chains,

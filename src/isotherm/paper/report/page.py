@@ -15,7 +15,6 @@ from isotherm.paper.report import text
 from isotherm.paper.report.document import read_json
 from isotherm.paper.report.svg import inline_svg
 
-
 MAX_FIGURE_BYTES = 2**26
 """Largest figure that is put on the page; ours have less than a hundredth of it."""
 
@@ -67,7 +66,9 @@ def build(
             known = isinstance(error, ValueError | OSError)
             broken[name] = str(error) if known else f"{type(error).__name__}: {error}"
     if not sections:
-        raise ValueError(f"No result under `{directory}` can be shown. {next(iter(broken.values()))}")
+        raise ValueError(
+            f"No result under `{directory}` can be shown. {next(iter(broken.values()))}"
+        )
     report = report or directory / "report.html"
     with atomically(report) as draft:
         draft.write_text(_render(sections, broken), encoding="utf-8")
