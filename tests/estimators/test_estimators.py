@@ -35,6 +35,29 @@ def same_draws(a, b):
     return all(np.array_equal(a.draws_[name], b.draws_[name]) for name in a.draws_)
 
 
+@pytest.mark.parametrize("number", [1e300, 1e-300])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_numbers_whose_squares_overflow_are_refused(number, form):
+    """They gave the accuracy of a constant, without a word."""
+    for model, x, y in both():
+        with pytest.raises(ValueError, match=r"`X`, column 0, has a largest absolute value of .*e"):
+            model.fit(form(x * number), y)
+    x = X.copy()
+    x[:, 2] *= number
+    with pytest.raises(ValueError, match="`X`, column 2, has a largest absolute value"):
+        BayesianLogisticRegression(**SHORT).fit(form(x), Y)
+    with pytest.raises(ValueError, match="`y` has a largest absolute value"):
+        BayesianLinearRegression(**SHORT).fit(form(X), X[:, 0] * number)
+
+
+def test_very_large_and_very_small_units_do_not_matter():
+    for model, x, y in both():
+        expected = model.fit(x, y).score(x, y)
+        for unit in (1e95, 1e-95):
+            scaled = clone(model).fit(x * unit, y)
+            assert scaled.score(x * unit, y) == pytest.approx(expected, abs=0.02)
+
+
 def test_attributes_of_a_binary_model():
     labels = np.array(["no", "yes"])[Y]
     model = BayesianLogisticRegression(**SHORT).fit(X, labels)

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.sparsefuncs import min_max_axis
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
@@ -22,6 +23,8 @@ from isotherm.estimators.sampling import NO_LIMIT, Draws, Target, run_chains
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
+MAX_SIZE = 1e100
+"""Largest absolute value of data, and the inverse of the smallest; its square is representable."""
 MAX_RHAT, MIN_DRAWS_FOR_RHAT = 1.05, 200
 """A run of at least this many draws warns if an R-hat is above `MAX_RHAT`."""
 
@@ -131,6 +134,8 @@ class BayesianEstimator(BaseEstimator, ABC):
     def _update(self, X: Any, y: Any, *, reset: bool, classes: Any = None) -> Self:
         self._check_settings()
         X, y = self._validate_rows(X, y, reset, classes)
+        check_range("X", X)
+        check_range("y", y)
         rows = _digest(X, y)
         if reset:
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -235,6 +240,23 @@ def check_positive(value: Any, name: str) -> None:
     """Raise unless a setting is a positive number, in scikit-learn's words."""
     number = (int, float, np.integer, np.floating)
     check_scalar(value, name, number, min_val=0, include_boundaries="neither")
+
+
+def check_range(name: str, values: Any) -> None:
+    """Raise if a column has numbers whose squares over- or underflow."""
+    table = (
+        values if np.ndim(values) == 2 or sparse.issparse(values) else np.reshape(values, (-1, 1))
+    )
+    low, high = min_max_axis(table, 0) if sparse.issparse(table) else (table.min(0), table.max(0))
+    largest = np.maximum(-low.astype(np.float64), high.astype(np.float64))
+    wrong = np.flatnonzero((largest > 0) & ~((1 / MAX_SIZE <= largest) & (largest <= MAX_SIZE)))
+    if len(wrong):
+        column = f", column {wrong[0]}," if table.shape[1] > 1 else ""
+        raise ValueError(
+            f"`{name}`{column} has a largest absolute value of {largest[wrong[0]]:.3g}; it must be "
+            f"0 or between {1 / MAX_SIZE:g} and {MAX_SIZE:g}, because squares of other numbers "
+            "over- or underflow. Divide by the largest absolute value."
+        )
 
 
 def _warn_if_not_converged(values: Any) -> None:

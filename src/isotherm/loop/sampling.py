@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isotherm import random
-from isotherm.exceptions import HealthWarning
+from isotherm.exceptions import HealthWarning, LostDrawsWarning
 from isotherm.io.digest import digest
 from isotherm.io.locks import locked
 from isotherm.loop import pages
@@ -51,7 +51,7 @@ from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import make_progress
-from isotherm.loop.run import Run
+from isotherm.loop.run import Run, describe_loss
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.tree import as_position, count
@@ -150,6 +150,9 @@ def sample(
         (`isotherm.loop.health`); once.
     RollbackWarning, CheckpointWarning, PolicyWarning
         At the first rollback; if a checkpoint is damaged; if sampler and batch policy do not fit.
+    LostDrawsWarning
+        At the end, with counts, if chains have diverged (`on_divergence="continue"`) or collected
+        values are not finite. `run.ok` is then false.
 
     Examples
     --------
@@ -209,7 +212,10 @@ def sample(
                 saver.after_chunk(good or run, last=plan.is_finished(run))
                 before, done = done, plan.steps_done(run)
                 bar.advance(done - before, mean_temperature(job, run), last_step_size(run))
-        return assemble(job, run)
+        result = assemble(job, run)
+        if not result.ok:
+            _warn(Message(describe_loss(result), LostDrawsWarning))
+        return result
 
 
 def _warn(*messages: Message | None) -> None:
