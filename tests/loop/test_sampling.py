@@ -213,11 +213,9 @@ def test_other_chains_can_continue(key):
     assert (run.finite == np.isfinite(run.draws)).all()
     assert "WARNING: " in str(run.summary()) and "are not finite" in str(run.summary())
     with pytest.raises(ValueError, match="`draws` are not finite, in chains"):
-        isotherm.diagnostics.posterior_predictive(lambda w, x: w * x, run.draws, jnp.ones(3))
+        isotherm.posterior_predictive(lambda w, x: w * x, run.draws, jnp.ones(3))
     kept = run.draws[~run.diverged]
-    assert np.isfinite(
-        isotherm.diagnostics.posterior_predictive(lambda w, x: w * x, kept, jnp.ones(3))
-    ).all()
+    assert np.isfinite(isotherm.posterior_predictive(lambda w, x: w * x, kept, jnp.ones(3))).all()
 
 
 def test_all_chains_lost_are_not_silent(key):

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from isotherm.data.word_counts import Counts
-from isotherm.io.files import DRAFT, atomically, checksum, write_json
+from isotherm.io.files import DRAFT, atomically, checksum, make_folders, write_json
 from isotherm.io.locks import LOCK
 from isotherm.io.untrusted import Damaged, check_format, inside, read_json
 
@@ -31,8 +31,6 @@ class ShardManifest:
     @classmethod
     def open(cls, out: Path, arguments: dict[str, Any]) -> "ShardManifest":
         """Start a build in a new or empty folder, or resume one with the same arguments."""
-        if out.exists() and not out.is_dir():
-            raise ValueError(f"`{out}` is a file, not a folder.")
         path = out / FILE_NAME
         if os.path.lexists(path):
             manifest = cls(out, _load(path))
@@ -43,7 +41,7 @@ class ShardManifest:
             raise ValueError(
                 f"`{out}` has files but no `{FILE_NAME}`: choose a new or empty folder."
             )
-        out.mkdir(parents=True, exist_ok=True)
+        make_folders(out)
         progress = {"position": 0, "tally": {}, "shards": [], "ended": False, "trouble": None}
         manifest = cls(out, {"format": _FORMAT, "made_from": arguments, **progress})
         manifest._save()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from isotherm.io.files import make_folders
 from isotherm.io.untrusted import Damaged
 
 try:
@@ -62,36 +63,6 @@ def locked(folder: Path) -> Iterator[None]:
         remove_empty(made)
 
 
-def make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the new ones, the innermost first.
-
-    Raises
-    ------
-    ValueError
-        One of them is a file.
-    """
-    missing = []
-    for each in (folder, *folder.parents):
-        if os.path.lexists(each):
-            if not each.is_dir():
-                raise ValueError(f"`{each}` is a file, not a folder: choose another name.")
-            break
-        missing.append(each)
-    _make(folder)
-    return missing
-
-
-def _make(folder: Path) -> None:
-    """Make a folder while another process may be removing those above it."""
-    for _ in range(100):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            return
-        except (FileNotFoundError, FileExistsError):  # removed after it was found, or made
-            continue
-    folder.mkdir(parents=True, exist_ok=True)
-
-
 def remove_empty(folders: list[Path]) -> None:
     """Remove folders in this order, up to the first one that is not empty."""
     with suppress(OSError):
@@ -106,7 +77,7 @@ def _acquire(folder: Path) -> int | None:
     path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         try:
-            _make(folder)  # its last owner may have removed it
+            make_folders(folder)  # its last owner may have removed it
             handle = os.open(path, flags, 0o644)
         except FileNotFoundError:
             continue

@@ -31,7 +31,7 @@ import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
 from isotherm.io.digest import digest
-from isotherm.io.files import explain_failure, write_json
+from isotherm.io.files import explain_failure, make_folders, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
 from isotherm.io.untrusted import Damaged, check_format, read_json
 from isotherm.loop import pages
@@ -129,7 +129,7 @@ class Checkpoints:
         remains = "the previous checkpoint is intact; the same call resumes from it."
         with explain_failure(f"in `{self.folder}`", remains):
             if self.writes and self.is_new:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                make_folders(self.folder)
                 write_json(self.folder / "run.json", self.document)
                 self.is_new = False
             state = self._write_state(run)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isotherm.io import npz
-from isotherm.io.files import atomically
+from isotherm.io.files import atomically, make_folders
 from isotherm.io.untrusted import read_json
 from isotherm.paper.report.document import write_json
 
@@ -67,7 +67,7 @@ class Checkpoints:
         path = self._path(name)
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         if self.owner is not None and not (path.parent / OWNER).exists():
             write_json(path.parent / OWNER, dict(self.owner))
         with atomically(path) as draft:
