@@ -40,6 +40,7 @@ from isotherm.loop.chains import (
     advance,
     assemble,
     last_step_size,
+    make_program,
     mean_temperature,
     prepare,
     snapshot,
@@ -49,6 +50,7 @@ from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
+from isotherm.loop.forecast import describe_full_disk, describe_shortage, forecast
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import make_progress
 from isotherm.loop.run import Run, describe_loss
@@ -79,6 +81,7 @@ def sample(
     checkpoint_keep: int = 2,
     checkpoint_in_parts: bool = False,
     mesh: Mesh | None = None,
+    max_memory: float | None = None,
 ) -> Run:
     """Run chains of a sampler and keep their draws.
 
@@ -135,6 +138,10 @@ def sample(
         and `data`, along which the shards of `isotherm.sharded_batches` are. Every process makes
         the same call and gets the same result. All must see the `checkpoint` folder, which the
         first process writes; a run can be resumed on another number of devices.
+    max_memory
+        Bytes of memory that the run may need. A run that needs more is refused before it starts,
+        with the numbers; by default, more than is free. `float("inf")` refuses nothing, not even
+        checkpoints that do not fit on the disk.
 
     Raises
     ------
@@ -181,6 +188,8 @@ def sample(
         check_state(state, num_chains)
     with devices.lost_process_errors(), ExitStack() as held:
         state = devices.gather(state)
+        limits = (checkpoint, checkpoint_keep, max_memory)
+        _refuse_shortage(sampler, plan, state, *limits, devices)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
         saved = None
@@ -222,6 +231,28 @@ def _warn(*messages: Message | None) -> None:
     for message in messages:
         if message is not None:
             warn_user(message)
+
+
+def _refuse_shortage(
+    sampler: Sampler,
+    plan: Plan,
+    state: Any,
+    checkpoint: str | os.PathLike[str] | None,
+    keep: int,
+    max_memory: float | None,
+    devices: Devices,
+) -> None:
+    """Raise an error with numbers and remedies if memory or disk do not suffice."""
+    if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
+        raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
+    one = jax.tree.map(lambda leaf: leaf[0], state)
+    num_chains = jax.tree.leaves(state)[0].shape[0]
+    needed = forecast(make_program(sampler, plan), plan, one, num_chains)
+    problem = describe_shortage(needed, plan, num_chains, max_memory)
+    if problem is None and checkpoint is not None and devices.first:
+        problem = describe_full_disk(needed, Path(checkpoint), keep, max_memory)
+    if any(devices.agree(problem is not None)):
+        raise ValueError(problem or "Another process has too little memory or disk for this run.")
 
 
 def _lock(held: ExitStack, folder: Path, devices: Devices) -> None:
