@@ -74,7 +74,10 @@ class BayesianEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
-        """Return the stored data with rows added; `data` is `None` if there are no earlier rows."""
+        """Return the stored data with rows added; `data` is `None` if there are no earlier rows.
+
+        Estimators whose `fit` has `sample_weight` get the weights of the rows as a last argument.
+        """
 
     @abstractmethod
     def _build_target(self, data: Any) -> Target:
@@ -131,12 +134,18 @@ class BayesianEstimator(BaseEstimator, ABC):
         """Return whether there are draws."""
         return hasattr(self, "_run")
 
-    def _update(self, X: Any, y: Any, *, reset: bool, classes: Any = None) -> Self:
+    def _update(
+        self, X: Any, y: Any, *, reset: bool, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
         self._check_settings()
         X, y = self._validate_rows(X, y, reset, classes)
+        weights: tuple[np.ndarray, ...] = ()
+        if sample_weight is not None:
+            weight = check_weights(sample_weight, len(y))
+            X, y, weights = X[weight > 0], y[weight > 0], (weight[weight > 0],)
         check_range("X", X)
         check_range("y", y)
-        rows = _digest(X, y)
+        rows = _digest(X, y, *weights)
         if reset:
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         history = _extend_history(str(self._seed) if reset else self._history, rows)
@@ -144,7 +153,7 @@ class BayesianEstimator(BaseEstimator, ABC):
             more = self._sample(self._target, self._run.state, 0, history)
             self._run = _concatenate(self._run, more)
         else:
-            data = self._append_rows(None if reset else self._data, X, y)
+            data = self._append_rows(None if reset else self._data, X, y, *weights)
             target = self._build_target(data)
             state = None if reset else self._transfer_state(target)
             self._run = self._sample(target, state, self.burn_in, history)
@@ -242,6 +251,21 @@ def check_positive(value: Any, name: str) -> None:
     check_scalar(value, name, number, min_val=0, include_boundaries="neither")
 
 
+def check_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+    """Check the weights of rows, and convert them to an array."""
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.shape != (num_rows,):
+        raise ValueError(
+            f"`sample_weight` must have shape ({num_rows},), one number per row, got "
+            f"{weights.shape}."
+        )
+    if not np.isfinite(weights).all() or weights.min() < 0 or not weights.max() > 0:
+        raise ValueError(
+            "`sample_weight` must be finite and not negative, with at least one positive number."
+        )
+    return weights
+
+
 def check_range(name: str, values: Any) -> None:
     """Raise if a column has numbers whose squares over- or underflow."""
     table = (
@@ -290,10 +314,10 @@ def _concatenate(first: Run, second: Run) -> Run:
     )
 
 
-def _digest(X: Any, y: np.ndarray) -> str:
+def _digest(X: Any, y: np.ndarray, *weights: np.ndarray) -> str:
     """Return a digest of rows; equal rows in equal order have equal digests."""
     parts = [X.indptr, X.indices, X.data] if sparse.issparse(X) else [X]
-    return digest([np.array(X.shape), *parts, y])
+    return digest([np.array(X.shape), *parts, y, *weights])
 
 
 def _extend_history(history: str, rows: str) -> str:

@@ -152,10 +152,12 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         check_num_coefficients(X.shape[1] + self.fit_intercept)
         return X, np.asarray(y, np.float64)
 
-    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(
+        self, data: Any, X: Any, y: np.ndarray, weights: np.ndarray | None = None
+    ) -> Any:
         pair = [X, y[:, None]]
         both = sparse.hstack(pair, format="csr") if sparse.issparse(X) else np.hstack(pair)
-        return column_statistics(both, data)
+        return column_statistics(both, data, weights)
 
     def _build_target(self, data: Any) -> LinearTarget:
         means, sds = means_and_sds(data, centered=self.fit_intercept)
