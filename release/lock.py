@@ -13,7 +13,9 @@ from pathlib import Path
 
 INDEX = "https://pypi.org/simple"
 JSON = "application/vnd.pypi.simple.v1+json"
-PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?P<marker>\s*;[^\\]*)?")
+PIN = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?==(?P<version>[^\s;\\]+)(?P<marker>\s*;[^\\]*)?"
+)
 
 
 def normalized(name: str) -> str:

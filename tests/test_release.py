@@ -13,7 +13,9 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text()
-PINS = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?:.*\\\n\s+--hash=sha256:[0-9a-f]{64})*)", re.M)
+PINS = re.compile(
+    r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)((?:.*\\\n\s+--hash=sha256:[0-9a-f]{64})*)", re.M
+)
 
 
 def release(program):
@@ -41,7 +43,7 @@ def test_every_pin_has_hashes_and_every_dependency_is_pinned():
 def test_hashes_are_added_to_all_pins_and_replaced(monkeypatch):
     lock = release("lock")
     monkeypatch.setattr(lock, "hashes", lambda name, version: ["a" * 64, "b" * 64])
-    text = "# comment\nabsl-py==2.5.1\njax==0.10.2 ; python_full_version < '3.12'\n"
+    text = "# comment\nabsl-py[x,y]==2.5.1\njax==0.10.2 ; python_full_version < '3.12'\n"
     once = lock.locked(text)
     assert once.count("--hash=sha256:") == 4 and lock.locked(once) == once
     assert "jax==0.10.2 ; python_full_version < '3.12' \\\n    --hash=sha256:aaaa" in once
