@@ -36,6 +36,8 @@ def run(config, key, report):
             raise ValueError("`step_size` must be positive, got -1.")
         case "bug":
             raise KeyError("oops")
+        case "errno":
+            raise NotADirectoryError(20, "Not a directory")
         case "data":
             from isotherm.data.libsvm import load_a9a
             load_a9a()
@@ -89,6 +91,7 @@ def test_a_claim_fails():
         (["run", "fake", "--set", "fualt=x"], "Unknown setting `fualt`: did you mean `fault`?"),
         (["run", "fake", "--set", "true=2"], "`true` must be true or false, got `2`."),
         (["run", "fake", "--set", "fault=value"], "`step_size` must be positive, got -1."),
+        (["run", "fake", "--set", "fault=errno"], "operating system reports: not a directory."),
         (["run", "fake", "--set", "fault=bug"], "KeyError: 'oops' (`isotherm --debug …` prints"),
         (
             ["run", "fake", "--out", "fake_for_cli.py"],

@@ -96,6 +96,8 @@ def _describe(error: Exception) -> str:
     """Return the first line of an error; name its type if it is not an error of the user."""
     if isinstance(error, OSError) and error.errno is not None and error.filename:
         return f"Cannot use `{error.filename}`: {os.strerror(error.errno).lower()}."
+    if isinstance(error, OSError) and str(error).startswith("[Errno"):
+        return f"The operating system reports: {os.strerror(error.errno or 0).lower()}."
     message = next(iter(str(error).splitlines()), "")
     if isinstance(error, ValueError | OSError):
         return message
