@@ -271,7 +271,8 @@ def check_range(name: str, values: Any) -> None:
     table = (
         values if np.ndim(values) == 2 or sparse.issparse(values) else np.reshape(values, (-1, 1))
     )
-    low, high = min_max_axis(table, 0) if sparse.issparse(table) else (table.min(0), table.max(0))
+    bounds: Any = min_max_axis(table, 0) if sparse.issparse(table) else (table.min(0), table.max(0))
+    low, high = bounds
     largest = np.maximum(-low.astype(np.float64), high.astype(np.float64))
     wrong = np.flatnonzero((largest > 0) & ~((1 / MAX_SIZE <= largest) & (largest <= MAX_SIZE)))
     if len(wrong):

@@ -1,7 +1,7 @@
 """Bayesian linear regression, with scikit-learn's interface."""
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -118,6 +118,21 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         chains = (num_draws, num_chains, thin, burn_in, random_state, verbose, checkpoint)
         super().__init__(standardize, fit_intercept, prior_variance, *chains)
         self.noise_variance = noise_variance
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Continue the chains, for more draws or with more data.
+
+        If rows and weights are those of the last call, the chains add `num_draws` draws of the same
+        posterior. Other rows are added to those of earlier calls, and the draws of the old
+        posterior are dropped. Before the first fit this is `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        """
+        reset = not self.__sklearn_is_fitted__()
+        return self._update(X, y, reset=reset, sample_weight=sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         r"""Predict the mean of each row and, optionally, its standard deviation.

@@ -49,21 +49,6 @@ class BayesianLinearModel(BayesianEstimator):
         """
         return self._update(X, y, reset=True, sample_weight=sample_weight)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Continue the chains, for more draws or with more data.
-
-        If rows and weights are those of the last call, the chains add `num_draws` draws of the same
-        posterior. Other rows are added to those of earlier calls, and the draws of the old
-        posterior are dropped. Before the first fit this is `fit`.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in `fit`.
-        """
-        reset = not self.__sklearn_is_fitted__()
-        return self._update(X, y, reset=reset, sample_weight=sample_weight)
-
     @property
     def draws_(self) -> Draws:
         """Draws of the coefficients by name, with leading axes `(chain, draw)`."""

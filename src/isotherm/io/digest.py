@@ -85,4 +85,4 @@ def _blocks(array: Any) -> Iterator[Any]:
 
 def _hash(block: Any) -> bytes:
     flat = np.ascontiguousarray(np.asarray(block)).reshape(-1)
-    return sha256(flat.view(np.uint8)).digest()
+    return sha256(flat.view(np.uint8).data).digest()

@@ -119,7 +119,8 @@ def _check(path: Path, identity: Identity, name: str = "") -> None:
     """Raise an error if a file is not the one that was written."""
     with open_regular(path) as file:
         same_size = os.fstat(file.fileno()).st_size == identity["bytes"]
-        if not same_size or file_digest(file, "sha256").hexdigest() != identity["sha256"]:
+        found = file_digest(file, "sha256") if same_size else None  # pyright: ignore[reportArgumentType]
+        if found is None or found.hexdigest() != identity["sha256"]:
             raise Damaged(f"{name or path.name} was cut or changed: its sha256 does not match.")
 
 

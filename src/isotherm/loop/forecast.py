@@ -9,12 +9,13 @@ activations of a network) are known only to the compiler and are not included.
 import os
 import shutil
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from isotherm.loop.chunks import Program
+from isotherm.loop.chunks import CHUNK_BYTES, Program
 from isotherm.loop.state import Plan
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -52,20 +53,32 @@ def forecast(program: Program, plan: Plan, one: Any, num_chains: int) -> Forecas
     program, plan
         What the run does.
     one
-        The state of one chain.
+        The state of one chain, or its shapes.
     num_chains
         Number of chains.
     """
-    accumulators = jax.eval_shape(lambda s: {n: c.start(s) for n, c in plan.running.items()}, one)
-    draw = _size(program.observed(one))
-    capacity = program.capacity(one, num_chains, plan.num_draws)
+    leaves, structure = jax.tree.flatten(one)
+    draw, accumulators = _traced(program, structure, tuple((x.shape, x.dtype) for x in leaves))
+    each = draw * num_chains
+    capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
     return Forecast(
         draw,
-        draw * num_chains * plan.num_draws,
-        draw * num_chains * capacity,
+        each * plan.num_draws,
+        each * capacity,
         _size(one) * num_chains,
-        _size(accumulators) * num_chains,
+        accumulators * num_chains,
     )
+
+
+@lru_cache(maxsize=16)
+def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int]:
+    """Return the bytes of one draw and of the accumulators of one chain.
+
+    Cached, because tracing takes some milliseconds; compilation keeps the same programs anyway.
+    """
+    one = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    accumulators = jax.eval_shape(lambda s: [c.start(s) for _, c in program.running], one)
+    return _size(program.observed(one)), _size(accumulators)
 
 
 def _size(tree: Any) -> int:

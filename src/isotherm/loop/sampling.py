@@ -245,7 +245,7 @@ def _refuse_shortage(
     """Raise an error with numbers and remedies if memory or disk do not suffice."""
     if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
         raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
-    one = jax.tree.map(lambda leaf: leaf[0], state)
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
     num_chains = jax.tree.leaves(state)[0].shape[0]
     needed = forecast(make_program(sampler, plan), plan, one, num_chains)
     problem = describe_shortage(needed, plan, num_chains, max_memory)
