@@ -261,7 +261,7 @@ def check_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
         )
     if not np.isfinite(weights).all() or weights.min() < 0 or not weights.max() > 0:
         raise ValueError(
-            "`sample_weight` must be finite and not negative, with at least one positive number."
+            "`sample_weight` must be finite and not negative, and not every weight may be zero."
         )
     return weights
 
