@@ -4,13 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-all test-slow lint peers bench soak docs clean
+.PHONY: setup demo test test-all test-slow lint peers bench soak docs release licences audit clean
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: setup
@@ -69,14 +69,29 @@ $(VENV)/.atheris: $(STAMP)
 	touch $@
 
 soak: $(VENV)/.atheris
-	for name in logistic mlp lda dpfa; do $(SOAK)/kills.py $$name --kills $(KILLS) || exit 1; done
+	for name in logistic mlp estimator regressor lda dpfa; do $(SOAK)/kills.py $$name --kills $(KILLS) || exit 1; done
 	! $(SOAK)/kills.py logistic --kills 10 --mutant
+	$(SOAK)/faults.py
 	ISOTHERM_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/test_hostile_api.py
 	for name in idx libsvm ldac matrix-market npz vocabulary wiki-xml wikitext; do $(SOAK)/fuzz.py $$name --seconds $(FUZZ_SECONDS) || exit 1; done
 	$(SOAK)/memory.py --seconds $(MEMORY_SECONDS)
+
+# Build sdist and wheel into dist/, install the wheel into an empty environment, run the README program; list what it consists of.
+release: setup
+	$(BIN)/python release/try_wheel.py
+	$(BIN)/python release/sbom.py > dist/sbom.json
+
+licences: setup
+	$(BIN)/python release/sbom.py --licences
+
+# Known vulnerabilities of the pinned versions; needs the network. pip-audit lives in its own environment.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(VENV)-audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench docs/_build runs
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-audit docs/_build runs

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from reporting import record
 
-NAMES = ("logistic", "mlp", "lda", "dpfa", "lda-icml", "dpfa-wiki")
+NAMES = ("logistic", "mlp", "estimator", "regressor", "lda", "dpfa", "lda-icml", "dpfa-wiki")
 RESULT, DRAFT = "result-of-the-soak.npz", ".draft-"
 
 

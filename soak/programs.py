@@ -1,11 +1,13 @@
 """Runs that can be killed: each resumes from its folder, and returns a dictionary of arrays.
 
-`logistic` and `mlp` use the checkpoints of `isotherm.sample`. `lda` and `dpfa` save the state of
+`logistic` and `mlp` use the checkpoints of `isotherm.sample`; `estimator` and `regressor` those of
+the estimators, over `fit` and two calls of `partial_fit`. `lda` and `dpfa` save the state of
 topic models with the checkpoints of the experiments. `lda-icml` and `dpfa-wiki` are experiments,
 run as by `isotherm run NAME --smoke --resume`; they need the data. Measured times are not compared.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import isotherm
+from isotherm.estimators import sampling
 from isotherm.loop import checkpoint, chunks
 from isotherm.models import logistic as model
 from isotherm.paper.experiments.resume import Checkpoints
@@ -73,6 +76,35 @@ def mlp(folder: Path) -> Arrays:
     return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
 
 
+def fitted(folder: Path, model: Any, x: np.ndarray, y: np.ndarray) -> Arrays:
+    """Fit, continue with the same rows, and continue with more rows; save after every chunk."""
+    chunks.CHUNK_SECONDS = CHUNK_SECONDS
+    sampling.sample = partial(isotherm.sample, checkpoint_seconds=0)
+    half, model = len(y) // 2, model.set_params(checkpoint=folder, random_state=0)
+    arrays = {}
+    for call in range(3):
+        rows = slice(half, None) if call == 2 else slice(half)
+        (model.partial_fit if call else model.fit)(x[rows], y[rows])
+        arrays |= {f"{call} {name}": draws for name, draws in model.draws_.items()}
+    return arrays
+
+
+def estimator(folder: Path) -> Arrays:
+    """Fit a logistic regression with scikit-learn's interface, and continue it twice."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((400, 6))
+    y = (rng.random(400) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
+    return fitted(folder, isotherm.BayesianLogisticRegression(num_draws=500, num_chains=2), x, y)
+
+
+def regressor(folder: Path) -> Arrays:
+    """Fit a linear regression with scikit-learn's interface, and continue it twice."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((400, 6))
+    y = x[:, 0] + rng.standard_normal(400)
+    return fitted(folder, isotherm.BayesianLinearRegression(num_draws=2000, num_chains=2), x, y)
+
+
 def stepped(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
     """Take steps, keep a draw of each, and save the state and the draws every ten steps."""
     checkpoints = Checkpoints.open(folder, {"steps": steps}, resume=True)
@@ -129,6 +161,8 @@ def experiment(name: str) -> Callable[[Path], Arrays]:
 PROGRAMS: dict[str, Callable[[Path], Arrays]] = {
     "logistic": logistic,
     "mlp": mlp,
+    "estimator": estimator,
+    "regressor": regressor,
     "lda": lda,
     "dpfa": dpfa,
     "lda-icml": experiment("lda-icml"),

@@ -24,6 +24,7 @@ def run(folder, num_draws, size=100):
         num_draws=num_draws,
         checkpoint=folder,
         progress=False,
+        max_memory=float("inf"),  # otherwise the run is refused before it fills the disk
     )
 
 

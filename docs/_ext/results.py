@@ -104,7 +104,10 @@ def _measured(name, rawtext, text, line, inliner, options=None, content=None):
 
 def _report(app: Any, exception: Exception | None) -> None:
     if exception is None and app.builder.format == "html":
-        build(RESULTS, Path(app.outdir) / "report.html", order=list(EXPERIMENTS))
+        broken: dict[str, str] = {}
+        build(RESULTS, Path(app.outdir) / "report.html", order=list(EXPERIMENTS), broken=broken)
+        if broken:
+            raise ValueError(f"Results cannot be shown: {broken}.")
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -56,5 +56,12 @@ class RollbackWarning(UserWarning):
     """
 
 
+class LostDrawsWarning(UserWarning):
+    """Chains have diverged, or kept draws or collected results are not finite; `run.ok` is false.
+
+    The text has the counts.
+    """
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint is damaged, and an older one is used."""

@@ -1,6 +1,8 @@
 """Output and exit codes of the commands list, run and report."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isotherm.cli.app import app
+from isotherm.io.locks import locked
 from isotherm.paper.experiments import registry
 
 FAKE = '''
@@ -33,6 +36,11 @@ def run(config, key, report):
             raise ValueError("`step_size` must be positive, got -1.")
         case "bug":
             raise KeyError("oops")
+        case "errno":
+            raise NotADirectoryError(20, "Not a directory")
+        case "data":
+            from isotherm.data.libsvm import load_a9a
+            load_a9a()
     return {"x": np.arange(2.0)}
 
 def rows(config, result):
@@ -83,10 +91,11 @@ def test_a_claim_fails():
         (["run", "fake", "--set", "fualt=x"], "Unknown setting `fualt`: did you mean `fault`?"),
         (["run", "fake", "--set", "true=2"], "`true` must be true or false, got `2`."),
         (["run", "fake", "--set", "fault=value"], "`step_size` must be positive, got -1."),
+        (["run", "fake", "--set", "fault=errno"], "operating system reports: not a directory."),
         (["run", "fake", "--set", "fault=bug"], "KeyError: 'oops' (`isotherm --debug …` prints"),
         (
             ["run", "fake", "--out", "fake_for_cli.py"],
-            "Cannot use `fake_for_cli.py/fake/figures`: not a directory.",
+            "`fake_for_cli.py` is a file, not a folder: choose another name.",
         ),
         (["report"], "No results under `runs`"),
     ],
@@ -112,7 +121,21 @@ def test_debug_shows_the_traceback():
 def test_interrupt():
     done = isotherm("run", "fake", "--set", "fault=interrupt")
     assert done.exit_code == 130 and "Interrupted." in done.stderr
-    assert not list(Path("runs").glob("*/result.json"))
+    assert not Path("runs").exists()  # no empty folders
+
+
+def test_a_folder_in_use_is_refused_with_its_owner():
+    with locked(Path("runs/fake")):
+        done = isotherm("run", "fake")
+    assert done.exit_code == 2
+    assert f"Error: `runs/fake` is in use by process {os.getpid()} on" in done.stderr
+    assert isotherm("run", "fake").exit_code == 0
+
+
+def test_data_are_searched_where_the_option_says():
+    done = isotherm("run", "fake", "--set", "fault=data", "--data-dir", "elsewhere")
+    assert done.exit_code == 2 and "in `elsewhere`. Download with" in done.stderr
+    assert "or on the command line `--data-dir`" in done.stderr
 
 
 def test_json_is_the_file_and_nothing_else():
@@ -131,6 +154,31 @@ def test_report_prints_its_path():
     done = isotherm("report")
     assert (done.exit_code, done.stdout) == (0, "runs/report.html\n")
     assert "[red]raw[/]" in Path("runs/report.html").read_text(encoding="utf-8")
+
+
+def test_a_report_with_a_broken_result_shows_the_others_and_names_it():
+    isotherm("run", "fake")
+    Path("runs/other").mkdir()
+    Path("runs/other/result.json").write_text("{")
+    done = isotherm("report")
+    assert (done.exit_code, done.stdout) == (1, "runs/report.html\n")
+    assert "The result of other is not on the page." in done.stderr
+    assert 'article id="fake"' in Path("runs/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_a_narrow_terminal_and_no_color_are_respected(monkeypatch, width):
+    """Every word of a table is there at any width; without colour there is no escape sequence."""
+    isotherm("run", "fake")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    coloured = isotherm("run", "fake")
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = isotherm("run", "fake")
+    assert "\x1b[32m" in coloured.stdout and "\x1b[3" not in plain.stdout + plain.stderr
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", plain.stdout)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "theclaim" in re.sub(r"\s+", "", shown)
 
 
 def test_list():

@@ -283,17 +283,69 @@ def test_a_folder_with_other_contents_is_refused(uninterrupted, tmp_path):
     other = wikis.write(tmp_path, "toy.xml", wikis.toy_pages(3))
     with pytest.raises(ValueError, match="was started with `dump_bytes`"):
         build(other, out)
-    (out / "wiki-00001.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"wiki-00001.npz` is missing or was changed"):
-        build(dump, out)
+    shard = out / "wiki-00001.npz"
+    content = shard.read_bytes()
+    for changed in (b"", content[:-1] + bytes([content[-1] ^ 1])):  # the second has the same size
+        shard.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"wiki-00001.npz` is missing or was changed"):
+            build(dump, out)
     (out / "ledger.json").write_text("{")
-    with pytest.raises(ValueError, match="is not a manifest of shards"):
+    with pytest.raises(ValueError, match=r"ledger\.json` is damaged, it is not JSON"):
         build(dump, out)
     (out / "ledger.json").unlink()
     with pytest.raises(ValueError, match=r"has files but no `ledger\.json`"):
         build(dump, out)
     with pytest.raises(ValueError, match="is a file, not a folder"):
         build(dump, dump)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 1}, "an older version of isotherm wrote it"),
+        ({"format": 99}, "a newer version of isotherm wrote it"),
+        ({"shards": 7}, "an entry has another type"),
+        ({"shards": [{"name": "../secret.npz"}]}, "an entry has another type"),
+        ({"position": "0"}, "an entry has another type"),
+    ],
+)
+def test_a_forged_manifest_is_refused(uninterrupted, tmp_path, change, message):
+    dump, _ = uninterrupted
+    build(dump, tmp_path / "out")
+    path = tmp_path / "out" / "ledger.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
+        build(dump, tmp_path / "out")
+
+
+def test_a_manifest_names_no_file_outside_its_folder(uninterrupted, tmp_path):
+    dump, _ = uninterrupted
+    build(dump, tmp_path / "out")
+    path = tmp_path / "out" / "ledger.json"
+    entries = json.loads(path.read_text())
+    (tmp_path / "secret.npz").write_bytes((tmp_path / "out" / "wiki-00000.npz").read_bytes())
+    entries["shards"][0]["name"] = "../secret.npz"
+    path.write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match=r"`../secret.npz` is not the name of a file in"):
+        build(dump, tmp_path / "out")
+    entries["shards"][0]["name"] = "linked.npz"
+    (tmp_path / "out" / "linked.npz").symlink_to(tmp_path / "secret.npz")
+    path.write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match="is a link; links are not followed"):
+        build(dump, tmp_path / "out")
+
+
+def test_a_dump_that_was_changed_in_the_middle_is_refused(tmp_path):
+    """Three mebibytes: only the first and the last one were looked at before."""
+    pages = [wikis.page(n, "cat dog " * 60_000) for n in range(7)]
+    dump = wikis.write(tmp_path, "toy.xml", pages)
+    build(dump, tmp_path / "out", shard_documents=1)
+    content = bytearray(dump.read_bytes())
+    middle = content.index(b"cat", len(content) // 2)
+    content[middle : middle + 3] = b"dog"
+    dump.write_bytes(content)
+    with pytest.raises(ValueError, match="was started with `dump_sha256`"):
+        build(dump, tmp_path / "out", shard_documents=1)
 
 
 @pytest.mark.parametrize("name", ["workers", "limit", "shard_documents", "chunk_bytes"])

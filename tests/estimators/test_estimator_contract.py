@@ -29,7 +29,20 @@ def compile_quickly():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-@parametrize_with_checks([BayesianLinearRegression(**LINEAR), BayesianLogisticRegression(**LINEAR)])
+def expected_failures(estimator):
+    """Repeated rows give the posterior of weighted ones, but other draws of it.
+
+    The check compares 32 draws to nine digits; `test_estimators.py` compares the posteriors.
+    """
+    kinds = ("dense", "sparse")
+    reason = "the posterior is the same, the draws are not"
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
+
+
+@parametrize_with_checks(
+    [BayesianLinearRegression(**LINEAR), BayesianLogisticRegression(**LINEAR)],
+    expected_failed_checks=expected_failures,
+)
 def test_scikit_learn_contract_of_linear_models(estimator, check):
     check(estimator)
 

@@ -14,7 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from troubled_tables import classes
 
 from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm.estimators.design_svd import column_statistics
 from isotherm.exceptions import HealthWarning
+from isotherm.models.logistic_mode import logistic_log_density
 
 SHORT = {"num_draws": 30, "num_chains": 2, "random_state": 0}
 X, Y = classes(2)
@@ -33,6 +35,112 @@ def both(**settings):
 
 def same_draws(a, b):
     return all(np.array_equal(a.draws_[name], b.draws_[name]) for name in a.draws_)
+
+
+@pytest.mark.parametrize("number", [1e300, 1e-300])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_numbers_whose_squares_overflow_are_refused(number, form):
+    """They gave the accuracy of a constant, without a word."""
+    for model, x, y in both():
+        with pytest.raises(ValueError, match=r"`X`, column 0, has a largest absolute value of .*e"):
+            model.fit(form(x * number), y)
+    x = X.copy()
+    x[:, 2] *= number
+    with pytest.raises(ValueError, match="`X`, column 2, has a largest absolute value"):
+        BayesianLogisticRegression(**SHORT).fit(form(x), Y)
+    with pytest.raises(ValueError, match="`y` has a largest absolute value"):
+        BayesianLinearRegression(**SHORT).fit(form(X), X[:, 0] * number)
+
+
+def test_very_large_and_very_small_units_do_not_matter():
+    for model, x, y in both():
+        expected = model.fit(x, y).score(x, y)
+        for unit in (1e95, 1e-95):
+            scaled = clone(model).fit(x * unit, y)
+            assert scaled.score(x * unit, y) == pytest.approx(expected, abs=0.02)
+
+
+def weighted(y):
+    """Whole weights that depend on the target, so that they matter; some are 0."""
+    low = y < np.median(y) if len(np.unique(y)) > 3 else y == 0
+    return np.where(low, 3, np.arange(len(y)) % 2)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_a_row_of_weight_three_counts_as_three_rows_and_one_of_weight_zero_not_at_all(form):
+    settings = {**SHORT, "num_draws": 300}
+    noisy = X[:, 0] + np.random.default_rng(0).normal(size=len(X))
+    cases = [
+        (BayesianLinearRegression(**settings), X, noisy),
+        (BayesianLogisticRegression(**settings), X, Y),
+        (BayesianLogisticRegression(**settings), X3, Y3),
+    ]
+    for model, x, y in cases:
+        weight = weighted(y)
+        rows = np.repeat(np.arange(len(y)), weight)
+        a = clone(model).fit(form(x), y, sample_weight=weight)
+        b = clone(model).fit(form(x[rows]), y[rows])
+        plain = clone(model).fit(form(x), y)
+        for name in ("coef", "intercept"):
+            sd = b.draws_[name].std((0, 1))
+            shift = np.abs(getattr(a, f"{name}_") - getattr(b, f"{name}_")) / sd
+            assert shift.max() < 0.25  # Monte Carlo error of about 0.06
+            np.testing.assert_allclose(a.draws_[name].std((0, 1)), sd, rtol=0.2)
+        predicted = [
+            each.predict_proba(x) if hasattr(each, "predict_proba") else each.predict(x)
+            for each in (a, b, plain)
+        ]
+        error, effect = (np.abs(each - predicted[1]).mean() for each in predicted[::2])
+        assert effect > 5 * error  # the weights matter
+
+
+def test_weights_of_the_target_are_exact():
+    """The same in double precision, without chains: mode, curvature and gradient."""
+    for x, y, num_classes in ((X, Y, 2), (X3, Y3, 3)):
+        weight = weighted(y)
+        rows = np.repeat(np.arange(len(y)), weight)
+        some = weight > 0
+        one = logistic_log_density(x[some], y[some], np.ones(4), num_classes, weight[some])
+        other = logistic_log_density(x[rows], y[rows], np.ones(4), num_classes)
+        mode = one.mode()
+        np.testing.assert_allclose(mode, other.mode(), atol=1e-8)
+        np.testing.assert_allclose(one.curvature(mode), other.curvature(mode), rtol=1e-10)
+        a, b = (each.value_and_gradient(mode[None] + 0.3) for each in (one, other))
+        np.testing.assert_allclose(a[0], b[0], rtol=1e-12)
+        np.testing.assert_allclose(a[1], b[1], rtol=1e-9, atol=1e-9)
+        first, second = column_statistics(x[some], None, weight[some]), column_statistics(x[rows])
+        np.testing.assert_allclose(np.abs(first.factor), np.abs(second.factor), atol=1e-9)
+        assert first.num_rows == second.num_rows
+        np.testing.assert_allclose(first.num_nonzero, second.num_nonzero)
+
+
+def test_equal_weights_change_no_bit_and_partial_fit_takes_weights():
+    for model, x, y in both():
+        plain, ones = clone(model).fit(x, y), clone(model).fit(x, y, np.ones(len(y)))
+        np.testing.assert_allclose(plain.coef_, ones.coef_, rtol=1e-4, atol=1e-6)
+        half = len(y) // 2
+        model.partial_fit(x[:half], y[:half], sample_weight=np.full(half, 2.0))
+        model.partial_fit(x[half:], y[half:])
+        assert model.draws_["coef"].shape[1] == 30
+        with pytest.raises(ValueError, match="`sample_weight` must have shape"):
+            model.fit(x, y, np.ones((len(y), 2)))
+        for wrong in (-np.ones(len(y)), np.zeros(len(y)), np.full(len(y), np.nan)):
+            with pytest.raises(ValueError, match="must be finite and not negative"):
+                model.fit(x, y, sample_weight=wrong)
+
+
+def test_weights_and_minibatches_agree():
+    """With more rows than a full batch, importance batches have the weights as well."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 3))
+    y = (rng.random(3000) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
+    weight = np.where(y == 1, 2.0, 0.5)
+    settings = {"num_draws": 300, "num_chains": 2, "random_state": 0}
+    full = BayesianLogisticRegression(batch_size=3000, **settings).fit(x, y, weight)
+    some = BayesianLogisticRegression(batch_size=200, **settings).fit(x, y, weight)
+    sd = full.draws_["intercept"].std((0, 1))
+    assert np.abs(full.intercept_ - some.intercept_) < 0.3 * sd
+    assert full.intercept_ > 0.8  # log 4 more than without weights
 
 
 def test_attributes_of_a_binary_model():

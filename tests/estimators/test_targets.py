@@ -48,14 +48,19 @@ def logistic_parts(num_classes, rows=200, num_points=1):
     num_outputs = 1 if num_classes == 2 else num_classes
     rng = np.random.default_rng(1)
     points = rng.normal(size=(num_points, len(scale), num_outputs))
-    return design, labels, scale**2, fit_surrogate(design, labels, scale**2, points)
+    return (
+        design,
+        labels,
+        scale**2,
+        fit_surrogate(design, labels, np.ones(len(design)), scale**2, points),
+    )
 
 
 @pytest.mark.parametrize("num_points", [1, 5])
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_the_gradient_is_that_of_the_plain_model_for_any_surrogate(num_classes, num_points):
     design, labels, precision, surrogate = logistic_parts(num_classes, num_points=num_points)
-    batches = full_batches(design, surrogate)
+    batches = full_batches(design, np.ones(len(design)), surrogate)
     size = batches.shared.center_gradient.size
     position = np.random.default_rng(2).normal(size=size).astype(np.float32)
     result = gradient(jnp.asarray(position), batches.batch(jax.random.key(0), 0))
@@ -70,7 +75,7 @@ def test_the_gradient_is_that_of_the_plain_model_for_any_surrogate(num_classes, 
 def test_importance_weights_keep_the_gradient_unbiased(num_classes):
     """The mean over all repeated rows, each a batch of its own, is the gradient over all rows."""
     design, _, _, surrogate = logistic_parts(num_classes, rows=1100)
-    full = full_batches(design, surrogate)
+    full = full_batches(design, np.ones(len(design)), surrogate)
     size = full.shared.center_gradient.size
     positions = np.random.default_rng(3).normal(size=(16, size)).astype(np.float32)
     batches, step_size = choose_batches(full, positions, 0.1, batch_size=7)
@@ -89,7 +94,7 @@ def test_importance_weights_keep_the_gradient_unbiased(num_classes):
 
 def test_the_gradient_at_the_mode_is_zero():
     x, labels = classes(3)
-    target = logistic_target(x, labels, 3, svd_of(x), None)
+    target = logistic_target(x, labels, np.ones(len(x)), 3, svd_of(x), None)
     assert np.abs(target.surrogate.center_gradient).max() < 1e-4
     assert target.batches.repeated_rows is None
     assert target.step_size == 0.1 and not target.short_step
@@ -100,7 +105,7 @@ def test_the_gradient_at_the_mode_is_zero():
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_parameters_are_converted_back_to_positions(num_classes):
     x, labels = classes(num_classes)
-    target = logistic_target(x, labels, num_classes, svd_of(x), None)
+    target = logistic_target(x, labels, np.ones(len(x)), num_classes, svd_of(x), None)
     positions = np.random.default_rng(4).normal(size=(2, 3, target.dimension))
     positions[..., len(target.surrogate.basis) :] = 0
     parameters = target.to_parameters(positions.astype(np.float32))

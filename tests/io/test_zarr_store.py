@@ -242,7 +242,10 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
             lambda path, document: document["arrays"]["posterior/w"].update(dtype="O"),
             "is not a type",
         ),
-        (lambda path, document: document.update(format=2), "has format 2, this version reads 1"),
+        (
+            lambda path, document: document.update(format=2),
+            "a newer version of isotherm wrote it",
+        ),
     ],
 )
 def test_a_hostile_folder_is_refused(path, change, message):

@@ -112,6 +112,60 @@ def test_the_folder_of_another_run_is_refused(tmp_path, changes, message):
         run(tmp_path, **changes)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_changed_data_are_refused_wherever_the_change_is(tmp_path, sharded):
+    """Of 5000 rows, those whose number is not a multiple of 5 were not looked at before."""
+    x, y = np.ones((5000, 2), np.float32), np.ones(5000, np.float32)
+
+    def go(targets):
+        make = isotherm.sharded_batches if sharded else isotherm.independent_batches
+        batches = make((x, targets), 20, *([4] if sharded else []))
+        settings = {"num_draws": 5, "checkpoint": tmp_path, "progress": False}
+        return isotherm.sample(jax.random.key(0), SAMPLER, jnp.zeros(2), batches, **settings)
+
+    first = go(y)
+    changed = y.copy()
+    changed[np.arange(5000) % 5 != 0] += 1000
+    with pytest.raises(ValueError, match="another run: batches was"):
+        go(changed)
+    one = y.copy()
+    one[4321] = np.nextafter(np.float32(1), np.float32(2))
+    with pytest.raises(ValueError, match="another run: batches was"):
+        go(one)
+    np.testing.assert_array_equal(go(y).draws, first.draws)
+
+
+def test_changed_constants_inside_compiled_functions_are_refused(tmp_path):
+    def go(target):
+        pull = jax.jit(lambda x: target - x)
+        sampler = isotherm.sgld(lambda x, batch: pull(x), 0.1)
+        return run(tmp_path, num_draws=5, sampler=sampler, collect=None)
+
+    go(np.arange(2.0, dtype=np.float32))
+    with pytest.raises(ValueError, match="what a step does"):
+        go(np.array([0, 1.5], np.float32))
+
+
+def test_another_generator_of_batches_is_refused(tmp_path):
+    def go(scale):
+        batches = isotherm.generated_batches(lambda key, i: scale * jax.random.normal(key, (2,)))
+        sampler = isotherm.sgld(lambda x, batch: batch - x, 0.1)
+        settings = {"num_draws": 5, "checkpoint": tmp_path, "progress": False}
+        return isotherm.sample(jax.random.key(0), sampler, jnp.zeros(2), batches, **settings)
+
+    go(1.0)
+    with pytest.raises(ValueError, match="another run: batches was"):
+        go(2.0)
+
+
+def test_data_may_be_changed_after_the_batches_are_made():
+    for _ in range(20):
+        x = np.ones((1000, 1000), np.float32)
+        batches = isotherm.independent_batches(x, 5)
+        x[:] = 7
+        assert float(batches.data.max()) == 1
+
+
 def saved_twice(monkeypatch, folder):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 3)

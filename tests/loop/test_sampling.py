@@ -193,17 +193,68 @@ def test_divergence_during_burn_in_is_found(key):
 
 
 def test_other_chains_can_continue(key):
-    run = isotherm.sample(
-        key,
-        isotherm.msgnht(explodes_late, 0.1, integrator="euler"),
-        jnp.zeros(()),
-        NONE,
-        num_draws=300,
-        num_chains=40,
-        on_divergence="continue",
-    )
+    collect = {"draws": isotherm.collect.draws(), "mean": isotherm.collect.average(jnp.square)}
+    with pytest.warns(isotherm.exceptions.LostDrawsWarning) as caught:
+        run = isotherm.sample(
+            key,
+            isotherm.msgnht(explodes_late, 0.1, integrator="euler"),
+            jnp.zeros(()),
+            NONE,
+            num_draws=300,
+            num_chains=40,
+            collect=collect,
+            on_divergence="continue",
+        )
     assert 0 < run.diverged.sum() < 40
     assert np.isfinite(run.draws[~run.diverged]).all()
+    lost, text = int((~np.isfinite(run.draws)).sum()), str(caught[0].message)
+    assert f"{run.diverged.sum()} of 40 chains diverged, and {lost:,} of 12,000 draws" in text
+    assert "`run.collected['mean']` is not finite in chains" in text
+    assert caught[0].filename == __file__ and not run.ok
+    assert run.not_finite["mean"] == np.flatnonzero(run.diverged).tolist()
+    assert (run.finite == np.isfinite(run.draws)).all()
+    assert "WARNING: " in str(run.summary()) and "are not finite" in str(run.summary())
+    with pytest.raises(ValueError, match="`draws` are not finite, in chains"):
+        isotherm.posterior_predictive(lambda w, x: w * x, run.draws, jnp.ones(3))
+    kept = run.draws[~run.diverged]
+    assert np.isfinite(isotherm.posterior_predictive(lambda w, x: w * x, kept, jnp.ones(3))).all()
+
+
+def test_all_chains_lost_are_not_silent(key):
+    with pytest.warns(isotherm.exceptions.LostDrawsWarning, match="3 of 3 chains diverged"):
+        run = isotherm.sample(
+            key,
+            isotherm.sghmc(lambda x, batch: -400 * x, 0.3),
+            jnp.ones(2),
+            NONE,
+            num_draws=200,
+            num_chains=3,
+            collect={"mean": isotherm.collect.average(lambda x: x)},
+            on_divergence="continue",
+        )
+    assert not run.ok and run.not_finite == {"mean": [0, 1, 2]}
+    assert (~run.finite).mean() > 0.5  # known from the momenta, although no draw was kept
+
+
+def test_a_collector_that_returns_nan_is_not_silent_under_any_policy(key):
+    """The chain is fine, so that no policy for divergence sees it."""
+    with pytest.warns(
+        isotherm.exceptions.LostDrawsWarning,
+        match=r"0 of 1 chains .*'log'\]` is not finite",
+    ):
+        run = isotherm.sample(
+            key,
+            isotherm.sghmc(lambda x, batch: -x, 0.2),
+            jnp.zeros(2),
+            NONE,
+            num_draws=50,
+            collect={"log": isotherm.collect.average(jnp.log), "x": isotherm.collect.average(abs)},
+        )
+    assert not run.ok and list(run.not_finite) == ["log"]
+    good = isotherm.sample(
+        key, isotherm.sghmc(lambda x, batch: -x, 0.2), jnp.zeros(2), NONE, num_draws=50
+    )
+    assert good.ok and good.not_finite == {} and good.finite.all()
 
 
 @pytest.mark.parametrize("policy", [isotherm.shuffled_batches, isotherm.symmetric_batches])

@@ -246,7 +246,10 @@ def many(file, document):
         (huge, "`posterior/huge` claims 4,398,046,511,104 bytes"),
         (elsewhere, "may not point outside the file"),
         (many, "more than the file has left"),
-        (lambda file, document: document.update(format=2), "has format 2, this version reads 1"),
+        (
+            lambda file, document: document.update(format=2),
+            "a newer version of isotherm wrote it",
+        ),
         (lambda file, document: document["run"].update(traits={"__class__": 1}), "is damaged"),
         (
             lambda file, document: document["arrays"]["posterior/w"].update(dtype="O"),

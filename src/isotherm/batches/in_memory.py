@@ -135,4 +135,6 @@ def _in_memory(data: Any, batch_size: int, policy: str) -> InMemoryBatches:
     batch_size = count("batch_size", batch_size, 1)
     if batch_size > rows:
         raise ValueError(f"`batch_size` is {batch_size}, but `data` has only {rows} rows.")
-    return InMemoryBatches(as_arrays("data", data), batch_size, policy)
+    # JAX copies large arrays in another thread. Wait: the caller may change them afterwards.
+    arrays = jax.block_until_ready(as_arrays("data", data))
+    return InMemoryBatches(arrays, batch_size, policy)

@@ -30,6 +30,7 @@ from isotherm.batches.sources import (
     take_from_arrays,
     take_from_dataset,
 )
+from isotherm.io.digest import digest
 from isotherm.tree import count
 from isotherm.types import Batch, Key
 
@@ -123,6 +124,10 @@ class StreamedBatches:
             size = self.source.data_size
             return self.source.take(np.arange(0, size, max(1, size // 1000)))
         return None if isinstance(self.source, Iterated) else self.source.example()
+
+    def data_digest(self) -> str:
+        """Return a digest of some rows and of their number: how a checkpoint knows the data."""
+        return digest((np.asarray(self.data_size or 0), self.some_rows()))
 
     def in_memory(self, key: Key, num_batches: int) -> InMemoryBatches:
         """Read some batches, and return their rows as independent batches of the same size.

@@ -110,6 +110,7 @@ def run(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    data_dir: data.DataDir = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -135,7 +136,8 @@ def run(
     from isotherm.cli import tables
 
     console = tables.stderr_console(quiet)
-    advice = f"Resume with: {resume_command(name, smoke, seed, overrides or (), out)}"
+    command = resume_command(name, smoke, seed, overrides or (), out, data_dir)
+    advice = f"Resume with: {command}"
     with (
         Interrupts() as interrupts,
         exit_on_error(context, lambda: advice * interrupts.can_resume),
@@ -153,6 +155,7 @@ def run(
                 overrides=overrides or (),
                 out=out,
                 resume=resume,
+                data_dir=data_dir,
                 report=interrupts.wrap(report),
             )
     if as_json:
@@ -173,11 +176,20 @@ def report(
         Path, typer.Argument(metavar="DIR", help="Folder with the results.")
     ] = Path("runs"),
 ) -> None:
-    """Write all results in a folder to one page, DIR/report.html, and print its path."""
+    """Write all results in a folder to one page, DIR/report.html, and print its path.
+
+    A result that cannot be shown is named, on the page too; the exit code is then 1.
+    """
+    from isotherm.cli import tables
+
+    broken: dict[str, str] = {}
     with exit_on_error(context):
         from isotherm.paper.report.page import build
 
-        typer.echo(build(directory, order=list(registry.EXPERIMENTS)))
+        typer.echo(build(directory, order=list(registry.EXPERIMENTS), broken=broken))
+    for name, reason in broken.items():
+        tables.print_error(f"The result of {name} is not on the page. {reason}")
+    raise typer.Exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

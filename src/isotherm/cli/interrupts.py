@@ -53,11 +53,14 @@ class Interrupts:
         return report_or_stop
 
 
-def resume_command(name: str, smoke: bool, seed: int, overrides: Sequence[str], out: Path) -> str:
+def resume_command(
+    name: str, smoke: bool, seed: int, overrides: Sequence[str], out: Path, data_dir: Path | None
+) -> str:
     """Return the command that resumes a run."""
     settings = [word for override in overrides for word in ("--set", override)]
     words = ["isotherm", "run", name, *(["--smoke"] * smoke), "--seed", str(seed), *settings]
-    return shlex.join([*words, "--out", str(out), "--resume"])
+    folder = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    return shlex.join([*words, "--out", str(out), *folder, "--resume"])
 
 
 @contextmanager
@@ -93,6 +96,8 @@ def _describe(error: Exception) -> str:
     """Return the first line of an error; name its type if it is not an error of the user."""
     if isinstance(error, OSError) and error.errno is not None and error.filename:
         return f"Cannot use `{error.filename}`: {os.strerror(error.errno).lower()}."
+    if isinstance(error, OSError) and str(error).startswith("[Errno"):
+        return f"The operating system reports: {os.strerror(error.errno or 0).lower()}."
     message = next(iter(str(error).splitlines()), "")
     if isinstance(error, ValueError | OSError):
         return message

@@ -15,11 +15,11 @@ from typing import IO, Any
 import numpy as np
 from scipy import sparse
 
-from isotherm.data import npz
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, check_final_newline, shorten
 from isotherm.data.word_counts import LARGEST, CountError, Counts, check_counts, check_rows
+from isotherm.io import npz
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")

@@ -12,6 +12,8 @@ import os
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -92,12 +94,27 @@ def find(name: str) -> Dataset:
     return known[name]
 
 
+_only: ContextVar[PathLike | None] = ContextVar("_only", default=None)
+
+
+@contextmanager
+def search_only(data_dir: PathLike | None) -> Iterator[None]:
+    """Search this data folder only, inside the context; `None` changes nothing."""
+    token = _only.set(_only.get() if data_dir is None else data_dir)
+    try:
+        yield
+    finally:
+        _only.reset(token)
+
+
 def data_folders(data_dir: PathLike | None = None) -> list[Path]:
     """Return the data folders, in the order in which they are searched.
 
-    Only `data_dir`, if it is given. Otherwise `$ISOTHERM_DATA`; `../shared/data`, relative to the
-    current folder and to a source checkout, where it exists; and the user's cache.
+    Only `data_dir`, or that of `search_only`, if it is given. Otherwise `$ISOTHERM_DATA`;
+    `../shared/data`, relative to the current folder and to a source checkout, where it exists; and
+    the user's cache.
     """
+    data_dir = _only.get() if data_dir is None else data_dir
     if data_dir is not None:
         return [Path(data_dir).expanduser()]
     folders = [Path(folder).expanduser() for folder in _environment_folder()]
@@ -157,7 +174,8 @@ def locate(
             hint = f"Download with `isotherm data fetch {name}`, or"
         raise DataNotFoundError(
             f"Did not find {names} (or .gz) in {searched}. {hint} set the environment variable "
-            f"ISOTHERM_DATA to the folder that contains `{name}`."
+            f"ISOTHERM_DATA, or on the command line `--data-dir`, to the folder that contains "
+            f"`{name}`."
         )
     return {word: paths[word] for word in wanted}
 

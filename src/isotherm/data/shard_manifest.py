@@ -5,7 +5,7 @@ absent. A shard is written before the manifest that lists it: a build that is ki
 from the manifest rewrites at most one shard, with the same content.
 """
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -13,11 +13,13 @@ from typing import IO, Any
 import numpy as np
 
 from isotherm.data.word_counts import Counts
-from isotherm.io.files import DRAFT, atomically, write_json
+from isotherm.io.files import DRAFT, atomically, checksum, make_folders, write_json
+from isotherm.io.locks import LOCK
+from isotherm.io.untrusted import Damaged, check_format, inside, read_json
 
 FILE_NAME = "ledger.json"
-"""Name of the manifest; it stays as it is, so that builds of earlier versions can be resumed."""
-_FORMAT = 1
+"""Name of the manifest."""
+_FORMAT = 2
 
 
 class ShardManifest:
@@ -29,18 +31,17 @@ class ShardManifest:
     @classmethod
     def open(cls, out: Path, arguments: dict[str, Any]) -> "ShardManifest":
         """Start a build in a new or empty folder, or resume one with the same arguments."""
-        if out.exists() and not out.is_dir():
-            raise ValueError(f"`{out}` is a file, not a folder.")
         path = out / FILE_NAME
-        if path.is_file():
+        if os.path.lexists(path):
             manifest = cls(out, _load(path))
             manifest._check(arguments)
             return manifest
-        if out.is_dir() and any(not file.name.startswith(DRAFT) for file in out.iterdir()):
+        ours = (DRAFT, LOCK)
+        if out.is_dir() and any(not file.name.startswith(ours) for file in out.iterdir()):
             raise ValueError(
                 f"`{out}` has files but no `{FILE_NAME}`: choose a new or empty folder."
             )
-        out.mkdir(parents=True, exist_ok=True)
+        make_folders(out)
         progress = {"position": 0, "tally": {}, "shards": [], "ended": False, "trouble": None}
         manifest = cls(out, {"format": _FORMAT, "made_from": arguments, **progress})
         manifest._save()
@@ -54,9 +55,9 @@ class ShardManifest:
                     f"`{self.out}` was started with `{name}` {begun}, not {value}: "
                     "use the same value, or another folder."
                 )
-        for shard in self.entries["shards"]:
-            path = self.out / shard["name"]
-            if not path.is_file() or path.stat().st_size != shard["bytes"]:
+        for shard, path in zip(self.entries["shards"], self.paths, strict=True):
+            same = path.is_file() and path.stat().st_size == shard["bytes"]
+            if not same or checksum(path) != shard["sha256"]:
                 raise ValueError(
                     f"`{path}` is missing or was changed since it was written: "
                     "build into another folder."
@@ -90,7 +91,7 @@ class ShardManifest:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Paths of the shards, in order."""
-        return tuple(self.out / shard["name"] for shard in self.entries["shards"])
+        return tuple(inside(self.out, shard["name"]) for shard in self.entries["shards"])
 
     def add(self, counts: Counts, page_id: np.ndarray) -> None:
         """Write a shard; `advance` must follow to write the manifest that lists it."""
@@ -98,7 +99,8 @@ class ShardManifest:
         with atomically(path) as draft, draft.open("wb") as file:
             _save_shard(file, counts, page_id)
         entry = {"name": path.name, "documents": counts.num_documents}
-        self.entries["shards"].append({**entry, "bytes": path.stat().st_size})
+        entry |= {"bytes": path.stat().st_size, "sha256": checksum(path)}
+        self.entries["shards"].append(entry)
 
     def advance(
         self,
@@ -119,12 +121,18 @@ class ShardManifest:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"`{path}` is not a manifest of shards: {error}.") from error
-    if not isinstance(entries, dict) or entries.get("format") != _FORMAT:
-        raise ValueError(f"`{path}` is not a manifest of shards in format {_FORMAT}.")
+    entries = read_json(path)
+    if not isinstance(entries, dict) or not {"format", "trouble"} <= set(entries):
+        raise Damaged(f"`{path}` is not a manifest of shards.")
+    check_format(path, entries["format"], _FORMAT)
+    kinds = {"made_from": dict, "position": int, "tally": dict, "shards": list, "ended": bool}
+    shard_kinds = {"name": str, "documents": int, "bytes": int, "sha256": str}
+    shards = entries["shards"] if isinstance(entries.get("shards"), list) else ()
+    for entry, wanted in [(entries, kinds), *((shard, shard_kinds) for shard in shards)]:
+        if not isinstance(entry, dict) or any(
+            not isinstance(entry.get(name), kind) for name, kind in wanted.items()
+        ):
+            raise Damaged(f"`{path}` is not a manifest of shards: an entry has another type.")
     return entries
 
 

@@ -20,10 +20,11 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 from numpy.lib import format as npy
 
-from isotherm.data import bag_of_words, npz
+from isotherm.data import bag_of_words
 from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, shorten
 from isotherm.data.word_counts import CountError, Counts, check_rows, stack
+from isotherm.io import npz
 
 
 class Position(NamedTuple):

@@ -33,7 +33,8 @@ from isotherm.data.truncation import shorten
 from isotherm.data.wikipages import Counted, Settings, count_chunk, read_header
 from isotherm.data.word_counts import stack
 from isotherm.imports import require
-from isotherm.io.files import atomically
+from isotherm.io.files import atomically, checksum
+from isotherm.io.locks import locked
 
 Progress = Callable[[int, int], None]
 """Called after every chunk with the number of bytes and of pages read so far."""
@@ -130,16 +131,17 @@ def build_shards(
     words = read_words(vocabulary)
     arguments |= _fingerprints(dump, words)
     header = read_header(dump)
-    manifest = ShardManifest.open(out, arguments)
     copy = out / "vocabulary.txt"
-    if not manifest.ended:
-        with atomically(copy) as draft:
-            draft.write_bytes("\n".join([*words, ""]).encode())
-        word_ids = {word: index for index, word in enumerate(words)}
-        chunks = wikidump.chunks(dump, chunk_bytes, manifest.position)
-        settings = Settings(word_ids, header, min_tokens)
-        with closing(_count_chunks(chunks, settings, workers or _cores())) as counted:
-            _write_shards(counted, manifest, progress)
+    with locked(out):
+        manifest = ShardManifest.open(out, arguments)
+        if not manifest.ended:
+            with atomically(copy) as draft:
+                draft.write_bytes("\n".join([*words, ""]).encode())
+            word_ids = {word: index for index, word in enumerate(words)}
+            chunks = wikidump.chunks(dump, chunk_bytes, manifest.position)
+            settings = Settings(word_ids, header, min_tokens)
+            with closing(_count_chunks(chunks, settings, workers or _cores())) as counted:
+                _write_shards(counted, manifest, progress)
     tally = _tally(manifest)
     trouble = None
     if manifest.trouble is not None:
@@ -175,22 +177,14 @@ def read_words(path: PathLike) -> tuple[str, ...]:
 
 
 def _fingerprints(dump: Path, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return what identifies the dump, the words and the parsers.
-
-    These are checksums (of a large dump, only of its first and last mebibyte) and versions.
-    """
+    """Return what identifies the dump, the words and the parsers: checksums and versions."""
     parsers = ("mwxml", "mwparserfromhell")
     for name in parsers:
         require(name, "wiki", "Reading a dump")
     versions = {name: metadata.version(name) for name in parsers}
-    size = dump.stat().st_size
-    with dump.open("rb") as stream:
-        digest = hashlib.sha256(stream.read(wikidump.BLOCK))
-        stream.seek(max(size - wikidump.BLOCK, 0))
-        digest.update(stream.read())
     return {
-        "dump_bytes": size,
-        "dump_sha256": digest.hexdigest(),
+        "dump_bytes": dump.stat().st_size,
+        "dump_sha256": checksum(dump),
         "vocabulary_sha256": hashlib.sha256("\n".join(words).encode()).hexdigest(),
         **versions,
     }

@@ -21,7 +21,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from isotherm.tree import is_traced
 from isotherm.types import ArrayTree
 
 
@@ -53,6 +55,11 @@ def posterior_predictive(
     draws_per_block, rows_per_block
         Sizes of the blocks.
 
+    Raises
+    ------
+    ValueError
+        Some draws are not finite, so that no average over them is a prediction.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -66,6 +73,7 @@ def posterior_predictive(
     }.items():
         if not value >= 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    _refuse_lost_draws(draws)
     flat = joined_draws(draws)
     num_draws, num_rows = _length("draws", flat), _length("x", x)
     _check_predictions(predict, jax.tree.map(lambda leaf: leaf[0], flat), x, num_rows)
@@ -209,6 +217,22 @@ def joined_draws(draws: ArrayTree) -> ArrayTree:
     return jax.tree.map(
         lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), draws
     )
+
+
+def _refuse_lost_draws(draws: ArrayTree) -> None:
+    """Raise an error if some draws are not finite; inside `jax.jit` nothing is known of them."""
+    leaves = jax.tree.leaves(draws)
+    if any(is_traced(leaf) for leaf in leaves) or any(jnp.ndim(leaf) < 2 for leaf in leaves):
+        return
+    finite = [jnp.all(jnp.isfinite(leaf), axis=tuple(range(2, leaf.ndim))) for leaf in leaves]
+    lost = ~np.all(np.stack([np.asarray(each) for each in finite]), axis=0) if finite else False
+    if np.any(lost):
+        chains = np.flatnonzero(np.any(lost, axis=1)).tolist()
+        raise ValueError(
+            f"{np.sum(lost):,} of {np.size(lost):,} `draws` are not finite, in chains {chains}: "
+            "they have diverged. Leave these chains out, as in "
+            "`jax.tree.map(lambda leaf: leaf[~run.diverged], run.draws)`."
+        )
 
 
 def _length(name: str, tree: ArrayTree) -> int:

@@ -15,12 +15,16 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.sparsefuncs import min_max_axis
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.sampling import NO_LIMIT, Draws, Target, run_chains
+from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
+MAX_SIZE = 1e100
+"""Largest absolute value of data, and the inverse of the smallest; its square is representable."""
 MAX_RHAT, MIN_DRAWS_FOR_RHAT = 1.05, 200
 """A run of at least this many draws warns if an R-hat is above `MAX_RHAT`."""
 
@@ -70,7 +74,10 @@ class BayesianEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
-        """Return the stored data with rows added; `data` is `None` if there are no earlier rows."""
+        """Return the stored data with rows added; `data` is `None` if there are no earlier rows.
+
+        Estimators whose `fit` has `sample_weight` get the weights of the rows as a last argument.
+        """
 
     @abstractmethod
     def _build_target(self, data: Any) -> Target:
@@ -127,10 +134,18 @@ class BayesianEstimator(BaseEstimator, ABC):
         """Return whether there are draws."""
         return hasattr(self, "_run")
 
-    def _update(self, X: Any, y: Any, *, reset: bool, classes: Any = None) -> Self:
+    def _update(
+        self, X: Any, y: Any, *, reset: bool, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
         self._check_settings()
         X, y = self._validate_rows(X, y, reset, classes)
-        rows = _digest(X, y)
+        weights: tuple[np.ndarray, ...] = ()
+        if sample_weight is not None:
+            weight = check_weights(sample_weight, len(y))
+            X, y, weights = X[weight > 0], y[weight > 0], (weight[weight > 0],)
+        check_range("X", X)
+        check_range("y", y)
+        rows = _digest(X, y, *weights)
         if reset:
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         history = _extend_history(str(self._seed) if reset else self._history, rows)
@@ -138,7 +153,7 @@ class BayesianEstimator(BaseEstimator, ABC):
             more = self._sample(self._target, self._run.state, 0, history)
             self._run = _concatenate(self._run, more)
         else:
-            data = self._append_rows(None if reset else self._data, X, y)
+            data = self._append_rows(None if reset else self._data, X, y, *weights)
             target = self._build_target(data)
             state = None if reset else self._transfer_state(target)
             self._run = self._sample(target, state, self.burn_in, history)
@@ -242,6 +257,39 @@ def check_positive(value: Any, name: str) -> None:
     check_scalar(value, name, number, min_val=0, include_boundaries="neither")
 
 
+def check_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+    """Check the weights of rows, and convert them to an array."""
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.shape != (num_rows,):
+        raise ValueError(
+            f"`sample_weight` must have shape ({num_rows},), one number per row, got "
+            f"{weights.shape}."
+        )
+    if not np.isfinite(weights).all() or weights.min() < 0 or not weights.max() > 0:
+        raise ValueError(
+            "`sample_weight` must be finite and not negative, and not every weight may be zero."
+        )
+    return weights
+
+
+def check_range(name: str, values: Any) -> None:
+    """Raise if a column has numbers whose squares over- or underflow."""
+    table = (
+        values if np.ndim(values) == 2 or sparse.issparse(values) else np.reshape(values, (-1, 1))
+    )
+    bounds: Any = min_max_axis(table, 0) if sparse.issparse(table) else (table.min(0), table.max(0))
+    low, high = bounds
+    largest = np.maximum(-low.astype(np.float64), high.astype(np.float64))
+    wrong = np.flatnonzero((largest > 0) & ~((1 / MAX_SIZE <= largest) & (largest <= MAX_SIZE)))
+    if len(wrong):
+        column = f", column {wrong[0]}," if table.shape[1] > 1 else ""
+        raise ValueError(
+            f"`{name}`{column} has a largest absolute value of {largest[wrong[0]]:.3g}; it must be "
+            f"0 or between {1 / MAX_SIZE:g} and {MAX_SIZE:g}, because squares of other numbers "
+            "over- or underflow. Divide by the largest absolute value."
+        )
+
+
 def _warn_if_not_converged(values: Any) -> None:
     """Warn if an R-hat is too large."""
     if np.nanmax(values) < MAX_RHAT:
@@ -273,13 +321,10 @@ def _concatenate(first: Run, second: Run) -> Run:
     )
 
 
-def _digest(X: Any, y: np.ndarray) -> str:
+def _digest(X: Any, y: np.ndarray, *weights: np.ndarray) -> str:
     """Return a digest of rows; equal rows in equal order have equal digests."""
     parts = [X.indptr, X.indices, X.data] if sparse.issparse(X) else [X]
-    total = hashlib.sha256(repr(X.shape).encode())
-    for part in (*parts, y):
-        total.update(np.ascontiguousarray(part).tobytes())
-    return total.hexdigest()
+    return digest([np.array(X.shape), *parts, y, *weights])
 
 
 def _extend_history(history: str, rows: str) -> str:

@@ -51,9 +51,10 @@ class ColumnStatistics(NamedTuple):
 
     factor: np.ndarray
     """$R$ of the QR decomposition."""
-    num_rows: int
+    num_rows: float
+    """Number of rows, or the sum of their weights."""
     num_nonzero: np.ndarray
-    """Number of entries that are not 0, per column."""
+    """Number of entries that are not 0, per column; or the sum of their weights."""
     minimum: np.ndarray
     maximum: np.ndarray
     two_valued: np.ndarray
@@ -66,7 +67,9 @@ class ColumnStatistics(NamedTuple):
         return ColumnStatistics(self.factor[:, :-1], self.num_rows, *(x[:-1] for x in each))
 
 
-def column_statistics(matrix: Any, previous: ColumnStatistics | None = None) -> ColumnStatistics:
+def column_statistics(
+    matrix: Any, previous: ColumnStatistics | None = None, weights: np.ndarray | None = None
+) -> ColumnStatistics:
     """Compute statistics of the columns of $(1, X)$ in one pass over the rows.
 
     Parameters
@@ -75,6 +78,8 @@ def column_statistics(matrix: Any, previous: ColumnStatistics | None = None) -> 
         $X$, (rows, columns), dense or SciPy sparse.
     previous
         Statistics of other rows, to be updated.
+    weights
+        Positive weights, (rows,): a row of weight 2 counts as two rows.
     """
     width = matrix.shape[1] + 1
     size = max(1, BLOCK_SIZE // width)
@@ -84,8 +89,12 @@ def column_statistics(matrix: Any, previous: ColumnStatistics | None = None) -> 
         rows = np.column_stack([np.ones(len(block)), block])
         minimum, maximum = rows.min(0), rows.max(0)
         two_valued = np.all((rows == minimum) | (rows == maximum), axis=0)
-        counts = np.count_nonzero(rows, axis=0)
-        new = ColumnStatistics(rows, len(rows), counts, minimum, maximum, two_valued)
+        counts, number = np.count_nonzero(rows, axis=0), len(rows)
+        if weights is not None:
+            weight = weights[start : start + size]
+            counts, number = weight @ (rows != 0), float(weight.sum())
+            rows = np.sqrt(weight)[:, None] * rows
+        new = ColumnStatistics(rows, number, counts, minimum, maximum, two_valued)
         previous = new if previous is None else _merge(previous, new)
         previous = previous._replace(factor=np.asarray(np.linalg.qr(previous.factor, mode="r")))
     assert previous is not None

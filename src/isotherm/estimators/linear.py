@@ -1,7 +1,7 @@
 """Bayesian linear regression, with scikit-learn's interface."""
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -119,6 +119,21 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         super().__init__(standardize, fit_intercept, prior_variance, *chains)
         self.noise_variance = noise_variance
 
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Continue the chains, for more draws or with more data.
+
+        If rows and weights are those of the last call, the chains add `num_draws` draws of the same
+        posterior. Other rows are added to those of earlier calls, and the draws of the old
+        posterior are dropped. Before the first fit this is `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        """
+        reset = not self.__sklearn_is_fitted__()
+        return self._update(X, y, reset=reset, sample_weight=sample_weight)
+
     def predict(self, X: Any, return_std: bool = False) -> Any:
         r"""Predict the mean of each row and, optionally, its standard deviation.
 
@@ -152,10 +167,12 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         check_num_coefficients(X.shape[1] + self.fit_intercept)
         return X, np.asarray(y, np.float64)
 
-    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(
+        self, data: Any, X: Any, y: np.ndarray, weights: np.ndarray | None = None
+    ) -> Any:
         pair = [X, y[:, None]]
         both = sparse.hstack(pair, format="csr") if sparse.issparse(X) else np.hstack(pair)
-        return column_statistics(both, data)
+        return column_statistics(both, data, weights)
 
     def _build_target(self, data: Any) -> LinearTarget:
         means, sds = means_and_sds(data, centered=self.fit_intercept)

@@ -1,7 +1,7 @@
 """Base class of the regressions with coefficients and an intercept."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,21 @@ class BayesianLinearModel(BayesianEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Draw from the posterior given these rows.
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        y
+            (rows,).
+        sample_weight
+            (rows,), not negative: the log likelihood of each row is multiplied by its weight, so
+            that a row of weight 2 counts as two equal rows, and one of weight 0 not at all.
+        """
+        return self._update(X, y, reset=True, sample_weight=sample_weight)
 
     @property
     def draws_(self) -> Draws:

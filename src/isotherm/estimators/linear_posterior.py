@@ -127,7 +127,7 @@ def linear_target(
     target_column: np.ndarray,
     target_scale: float,
     target_mean: float,
-    num_rows: int,
+    num_rows: float,
     noise_variance: float | None,
 ) -> LinearTarget:
     """Build the posterior of a linear regression in natural coordinates.

@@ -1,7 +1,7 @@
 """Bayesian logistic regression, binary and multinomial, with scikit-learn's interface."""
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -121,6 +121,22 @@ class BayesianLogisticRegression(ClassLabelsMixin, ClassifierMixin, BayesianLine
         super().__init__(standardize, fit_intercept, prior_variance, *chains)
         self.batch_size = batch_size
 
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Continue the chains, for more draws or with more data.
+
+        As in all estimators, with the labels of classes that appear in later calls only.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`. The rows of the last call give more draws; other rows are added to those of
+            earlier calls.
+        classes
+            Labels of all classes, in the first call; by default those in its `y`.
+        """
+        reset = not self.__sklearn_is_fitted__()
+        return self._update(X, y, reset=reset, classes=classes, sample_weight=sample_weight)
+
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, averaged over draws: (rows, classes)."""
         check_is_fitted(self)
@@ -140,15 +156,20 @@ class BayesianLogisticRegression(ClassLabelsMixin, ClassifierMixin, BayesianLine
         check_num_coefficients((X.shape[1] + self.fit_intercept) * num_outputs)
         return X, y
 
-    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(
+        self, data: Any, X: Any, y: np.ndarray, weights: np.ndarray | None = None
+    ) -> Any:
+        columns = column_statistics(X, None if data is None else data[3], weights)
+        weights = np.ones(len(y)) if weights is None else weights
         if data is None:
-            return X.copy(), y, column_statistics(X)
-        earlier, labels, columns = data
+            return X.copy(), y, weights, columns
+        earlier, labels, old_weights, _ = data
         any_sparse = sparse.issparse(earlier) or sparse.issparse(X)
         stack = (lambda pair: sparse.vstack(pair, format="csr")) if any_sparse else np.vstack
-        return stack([earlier, X]), np.concatenate([labels, y]), column_statistics(X, columns)
+        labels, weights = np.concatenate([labels, y]), np.concatenate([old_weights, weights])
+        return stack([earlier, X]), labels, weights, columns
 
     def _build_target(self, data: Any) -> LogisticTarget:
-        X, labels, columns = data
+        X, labels, weights, columns = data
         svd = self._design_svd(columns)
-        return logistic_target(X, labels, len(self.classes_), svd, self.batch_size)
+        return logistic_target(X, labels, weights, len(self.classes_), svd, self.batch_size)

@@ -76,7 +76,12 @@ class LogisticTarget:
 
 
 def logistic_target(
-    x: Any, labels: np.ndarray, num_classes: int, svd: DesignSVD, batch_size: int | None
+    x: Any,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    num_classes: int,
+    svd: DesignSVD,
+    batch_size: int | None,
 ) -> LogisticTarget:
     """Build the posterior of a logistic regression in natural coordinates.
 
@@ -86,6 +91,8 @@ def logistic_target(
         (rows, features), dense or SciPy sparse.
     labels
         0, 1, …, `num_classes` - 1.
+    weights
+        By which the log likelihoods of the rows are multiplied, (rows,).
     num_classes
         2 gives one output, more give one output per class.
     svd
@@ -98,8 +105,8 @@ def logistic_target(
     scale = (svd.singular_values**2 / 4 + 1) ** -0.5  # close to posterior sds
     design = design_matrix(x, svd.loadings * scale)
 
-    mode = logistic_log_density(design, labels, 1 / scale**2, num_classes).mode()
-    build = partial(_build_target, design, labels, svd, scale, batch_size)
+    mode = logistic_log_density(design, labels, 1 / scale**2, num_classes, weights).mode()
+    build = partial(_build_target, design, labels, weights, svd, scale, batch_size)
     target = build(mode.reshape(1, -1, num_outputs))
     for _ in range(MAX_PILOT_RUNS):
         if not target.short_step:
@@ -112,6 +119,7 @@ def logistic_target(
 def _build_target(
     design: np.ndarray,
     labels: np.ndarray,
+    weights: np.ndarray,
     svd: DesignSVD,
     scale: np.ndarray,
     batch_size: int | None,
@@ -124,8 +132,8 @@ def _build_target(
     points
         SVD coordinates: the mode, or draws of a pilot run.
     """
-    surrogate = fit_surrogate(design, labels, scale**2, points)
-    full = full_batches(design, surrogate)
+    surrogate = fit_surrogate(design, labels, weights, scale**2, points)
+    full = full_batches(design, weights, surrogate)
     target = LogisticTarget(full, LARGEST_STEP, svd, scale, surrogate)
     if len(points) == 1:  # typical positions of the Gaussian approximation at the mode
         typical = np.random.default_rng(0).normal(size=(16, target.dimension)).astype(np.float32)

@@ -60,7 +60,7 @@ class SurrogateRows(NamedTuple):
     slope: Any
     """$b$, (rows,) or (rows, classes, classes)."""
     weight: Any
-    """Importance weight times the number of rows, (rows,)."""
+    """Weight of the row times its importance weight times the number of rows, (rows,)."""
 
 
 class SharedTerms(NamedTuple):
@@ -109,7 +109,11 @@ class LinearSurrogate(NamedTuple):
 
 
 def fit_surrogate(
-    design: np.ndarray, labels: np.ndarray, precision: np.ndarray, points: np.ndarray
+    design: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    precision: np.ndarray,
+    points: np.ndarray,
 ) -> LinearSurrogate:
     """Average the mean of each row and its derivative over points.
 
@@ -119,6 +123,8 @@ def fit_surrogate(
         (rows, columns).
     labels
         0, 1, …
+    weights
+        By which the log likelihoods of the rows are multiplied, (rows,).
     precision
         Prior precision of each column's coefficients.
     points
@@ -129,7 +135,7 @@ def fit_surrogate(
     if num_outputs == 1:
         means = [expit(design @ point[:, 0]) for point in points]
         value, slope = np.mean(means, axis=0), np.mean([p * (1 - p) for p in means], axis=0)
-        curvature = (design.T * slope) @ design
+        curvature = (design.T * (weights * slope)) @ design
         misfit = (labels - value)[:, None]
     else:
         value = np.zeros((len(design), num_outputs))
@@ -139,15 +145,17 @@ def fit_surrogate(
             value += p / len(points)
             slope -= p[:, :, None] * p[:, None, :] / len(points)
         slope[:, range(num_outputs), range(num_outputs)] += value
-        curvature = weighted_block_gram(design, slope)
+        curvature = weighted_block_gram(design, weights[:, None, None] * slope)
         misfit = np.eye(num_outputs)[labels] - value
     values, vectors = np.linalg.eigh(curvature + np.diag(np.repeat(precision, num_outputs)))
     basis = vectors * values**-0.5
-    center_gradient = design.T @ misfit - precision[:, None] * center
+    center_gradient = design.T @ (weights[:, None] * misfit) - precision[:, None] * center
     return LinearSurrogate(center, value, slope, basis, center_gradient.ravel() @ basis)
 
 
-def full_batches(design: np.ndarray, surrogate: LinearSurrogate) -> ImportanceBatches:
+def full_batches(
+    design: np.ndarray, weights: np.ndarray, surrogate: LinearSurrogate
+) -> ImportanceBatches:
     """Return the data in single precision on the device, with all rows in every batch."""
     logits, num_outputs = design @ surrogate.center, surrogate.center.shape[1]
     basis = None
@@ -158,11 +166,11 @@ def full_batches(design: np.ndarray, surrogate: LinearSurrogate) -> ImportanceBa
     size = design.shape[1] * num_outputs
     if num_outputs > 1:
         basis = pad_to_multiples(surrogate.basis, size, size)
-    logits, value, slope = (
+    logits, value, slope, weights = (
         pad_to_multiples(x, multiple, *x.shape[1:])
-        for x in (logits, surrogate.value, surrogate.slope)
+        for x in (logits, surrogate.value, surrogate.slope, weights)
     )
-    rows = SurrogateRows(design, logits, value, slope, np.full(len(design), len(design)))
+    rows = SurrogateRows(design, logits, value, slope, len(design) * weights)
     shared = SharedTerms(pad_to_multiples(surrogate.center_gradient, size), basis)
     rows, shared = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (rows, shared))
     return ImportanceBatches(rows, shared, None, len(design))

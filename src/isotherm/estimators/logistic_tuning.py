@@ -103,10 +103,11 @@ def _importance_batches(
         np.asarray(_squared_residuals(full, position), np.float64)
         for position in positions[:16].astype(np.float32)
     )
-    contribution = np.sqrt(squares) * np.linalg.norm(full.rows.design, axis=1)
+    given = np.asarray(full.rows.weight, np.float64) / full.batch_size  # the weights of the rows
+    contribution = given * np.sqrt(squares) * np.linalg.norm(full.rows.design, axis=1)
     extra = (MEAN_MULTIPLICITY - 1) * len(contribution) * contribution / contribution.sum()
     multiplicity = 1 + np.floor(extra).astype(np.int64)
-    weight = jnp.asarray(multiplicity.sum() / multiplicity, jnp.float32)
+    weight = jnp.asarray(given * (multiplicity.sum() / multiplicity), jnp.float32)
     repeated = jnp.asarray(np.repeat(np.arange(len(multiplicity)), multiplicity), jnp.int32)
     return ImportanceBatches(full.rows._replace(weight=weight), full.shared, repeated, batch_size)
 

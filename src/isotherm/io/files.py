@@ -71,6 +71,36 @@ def force_to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it, and flush them; return the new ones, the innermost first.
+
+    Another process may be making or removing them at the same time.
+
+    Raises
+    ------
+    ValueError
+        One of them is a file.
+    """
+    missing = []
+    for each in (folder, *folder.parents):
+        if os.path.lexists(each):
+            if not each.is_dir():
+                raise ValueError(f"`{each}` is a file, not a folder: choose another name.")
+            break
+        missing.append(each)
+    for attempt in range(100):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.name == "posix":
+                for each in missing:
+                    force_to_disk(each.parent)
+            break
+        except (FileNotFoundError, FileExistsError):  # removed after it was found, or made
+            if attempt == 99:
+                raise
+    return missing
+
+
 def _exchange(draft: Path, path: Path) -> None:
     """Exchange two names, so that `path` exists at all times."""
     libc, names = ctypes.CDLL(None, use_errno=True), [os.fsencode(draft), os.fsencode(path)]

@@ -13,6 +13,7 @@ import numpy as np
 
 from isotherm.imports import require
 from isotherm.io.datatree import to_datatree
+from isotherm.io.untrusted import Damaged
 
 if TYPE_CHECKING:
     import xarray
@@ -22,10 +23,6 @@ HEADER = "isotherm"
 MAX_HEADER_BYTES = 2**26
 WIDER = {"bfloat16": np.float32, "float16": np.float32, "bool": np.uint8}
 """Types that netCDF does not have, and what it stores instead, without loss."""
-
-
-class Damaged(ValueError):
-    """A file is cut, changed, or not a run of isotherm."""
 
 
 def library(name: str) -> Any:

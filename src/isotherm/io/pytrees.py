@@ -6,8 +6,10 @@ them, and can be restored on another number of devices. Each is described by an 
 terms: name, sizes and checksums. Whatever does not match its identity is refused before it is read.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import jax
 import numpy as np
 
 from isotherm.imports import require
+from isotherm.io import npz
 from isotherm.io.files import atomically, checksum, force_to_disk
+from isotherm.io.untrusted import Damaged, inside, open_regular
 from isotherm.tree import leaf_names
 
 Identity = Mapping[str, Any]
@@ -29,7 +33,8 @@ def write_tree(path: Path, tree: Any) -> dict[str, Any]:
     arrays = {}
     for name, leaf in _numbered(tree).items():
         array = np.asarray(leaf)
-        arrays[name] = array.view(np.uint8) if array.dtype.kind == "V" else array
+        is_known = array.dtype.kind != "V"
+        arrays[name] = array if is_known else np.ascontiguousarray(array).view(np.uint8)
     with atomically(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)
     return {"name": path.name, **_signature(path)}
@@ -40,15 +45,15 @@ def read_tree(folder: Path, identity: Identity, like: Any, *, any_rows: bool = F
 
     With `any_rows` the second axis, that of draws, may have any length.
     """
-    path = folder / str(identity["name"])
+    path = inside(folder, identity["name"])
     if "files" in identity:
         return _read_parts(path, identity["files"], like)
     _check(path, identity)
     leaves, structure = jax.tree.flatten(like)
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        if len(arrays.files) != len(leaves):
-            raise ValueError(f"{path.name} has {len(arrays.files)} arrays, not {len(leaves)}.")
-        read = [arrays[name] for name in _numbered(like)]
+    arrays = npz.load(path)
+    if list(arrays) != list(_numbered(like)):
+        raise Damaged(f"{path.name} has {len(arrays)} arrays, not {len(leaves)}.")
+    read = list(arrays.values())
     return jax.tree.unflatten(structure, list(_fitted(read, leaves, leaf_names(like), any_rows)))
 
 
@@ -82,7 +87,10 @@ def remove(path: Path) -> None:
 
 def _read_parts(path: Path, files: Mapping[str, Identity], like: Any) -> Any:
     for name, identity in files.items():
-        _check(path / name, identity, f"{path.name}/{name}")
+        _check(inside(path, name), identity, f"{path.name}/{name}")
+    for part in path.rglob("*"):
+        if part.is_symlink() or (part.is_file() and part.relative_to(path).as_posix() not in files):
+            raise Damaged(f"`{part}` does not belong to this checkpoint.")
 
     def template(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
@@ -109,8 +117,11 @@ def _signature(path: Path) -> dict[str, Any]:
 
 def _check(path: Path, identity: Identity, name: str = "") -> None:
     """Raise an error if a file is not the one that was written."""
-    if path.stat().st_size != identity["bytes"] or checksum(path) != identity["sha256"]:
-        raise ValueError(f"{name or path.name} was cut or changed: its sha256 does not match.")
+    with open_regular(path) as file:
+        same_size = os.fstat(file.fileno()).st_size == identity["bytes"]
+        found = file_digest(file, "sha256") if same_size else None  # pyright: ignore[reportArgumentType]
+        if found is None or found.hexdigest() != identity["sha256"]:
+            raise Damaged(f"{name or path.name} was cut or changed: its sha256 does not match.")
 
 
 def _fitted(
@@ -119,10 +130,11 @@ def _fitted(
     """Yield arrays with the types of leaves; raise an error if a type or shape differs."""
     for array, leaf, name in zip(read, leaves, names, strict=True):
         dtype = np.dtype(leaf.dtype)
-        array = array.view(dtype) if dtype.kind == "V" else array
+        if dtype.kind == "V" and array.dtype == np.uint8 and array.ndim == len(leaf.shape):
+            array = array.view(dtype)
         cut = (lambda shape: (shape[:1], shape[2:])) if any_rows else (lambda shape: shape)
         if array.dtype != dtype or cut(array.shape) != cut(tuple(leaf.shape)):
-            raise ValueError(
+            raise Damaged(
                 f"`{name}` is {array.dtype}{list(array.shape)}, expected {dtype}{list(leaf.shape)}."
             )
         yield array

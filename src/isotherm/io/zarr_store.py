@@ -5,7 +5,6 @@ so no file can expand to more than its size.
 """
 
 import itertools
-import json
 import os
 import stat
 import warnings
@@ -16,7 +15,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from isotherm.io.formats import HEADER, MAX_HEADER_BYTES, Damaged, headed_tree, library
+from isotherm.io.formats import HEADER, MAX_HEADER_BYTES, headed_tree, library
+from isotherm.io.untrusted import Damaged, inside, read_json
 
 MAX_CHUNK_BYTES = 2**24
 """Bytes of a chunk, unless one row has more."""
@@ -136,10 +136,10 @@ class Zarr:
             raise Damaged(f"`{self.path}` has no `{name}`.")
         if self.sizes[file] > MAX_METADATA_BYTES:
             raise Damaged(f"`{file}` has {self.sizes[file]:,} bytes, more than isotherm writes.")
-        try:
-            return json.loads((self.path / file).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise Damaged(f"`{file}` is damaged: {error}.") from error
+        found = read_json(inside(self.path, file))
+        if not isinstance(found, dict):
+            raise Damaged(f"`{file}` is damaged: it is not a JSON object.")
+        return found
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:

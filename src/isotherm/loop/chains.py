@@ -76,14 +76,15 @@ class Job:
 
     def program(self, run: RunState) -> Program:
         """Return the program for the current step size: halved once per rollback."""
-        return _program(self.make_sampler(0.5 ** len(run.rollbacks)), self.plan)
+        return make_program(self.make_sampler(0.5 ** len(run.rollbacks)), self.plan)
 
     def empty_page(self) -> Any:
         """Return the shapes of a page without draws."""
-        return _program(self.make_sampler(1.0), self.plan).empty_page(self.one, self.num_chains)
+        return make_program(self.make_sampler(1.0), self.plan).empty_page(self.one, self.num_chains)
 
 
-def _program(sampler: Sampler, plan: Plan) -> Program:
+def make_program(sampler: Sampler, plan: Plan) -> Program:
+    """Return what is compiled for a sampler and a plan."""
     return Program(sampler, tuple(plan.running.items()), tuple(plan.stacked.items()), plan.thin)
 
 
@@ -99,7 +100,7 @@ def prepare(
     """Put keys, data and states on the devices; return the job and its first state."""
     one = jax.tree.map(lambda leaf: leaf[0], state)
     num_chains = keys.shape[0]
-    program = _program(make_sampler(1.0), plan)
+    program = make_program(make_sampler(1.0), plan)
     capacity = program.capacity(one, num_chains, plan.num_draws)
     burn_in_pace: Pace = TimedPace()
     draw_pace: Pace = TimedPace()

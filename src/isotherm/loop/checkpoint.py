@@ -20,19 +20,20 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
-from isotherm.io.files import explain_failure, write_json
+from isotherm.io.digest import digest
+from isotherm.io.files import explain_failure, make_folders, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
+from isotherm.io.untrusted import Damaged, check_format, read_json
 from isotherm.loop import pages
 from isotherm.loop.run import Rollback
 from isotherm.loop.signals import handle_signals
@@ -40,7 +41,9 @@ from isotherm.loop.state import RunState
 from isotherm.loop.user_warnings import Message
 from isotherm.tree import leaf_names
 
-FORMAT = 3
+FORMAT = 4
+STATE_NAME = re.compile(r"state-(\d{5,9})\.json")
+PAGE_NAME = re.compile(r"page-\d{5,9}\.npz")
 
 
 class Checkpoints:
@@ -76,14 +79,10 @@ class Checkpoints:
     ) -> None:
         self.folder, self.writes, self.in_parts, self.keep = Path(folder), writes, in_parts, keep
         self.pages, self.num_saved = [], 0
-        if writes:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        document = json.loads(json.dumps({"format": FORMAT, **identity}))
-        path = self.folder / "run.json"
-        if path.exists():
-            _refuse_another(path, document)
-        elif writes:
-            write_json(path, document)
+        self.document = json.loads(json.dumps({"format": FORMAT, **identity}))
+        self.is_new = not os.path.lexists(self.folder / "run.json")
+        if not self.is_new:
+            _refuse_another(self.folder / "run.json", self.document)
         self.number = max(self._numbers(), default=-1)
 
     def load(
@@ -106,10 +105,11 @@ class Checkpoints:
             If there are checkpoints, and all of them are damaged.
         """
         problem = None
-        for path in sorted(self.folder.glob("state-*.json"), reverse=True):
+        for number in sorted(self._numbers(), reverse=True):
+            path = self.folder / f"state-{number:05d}.json"
             try:
                 run = self._read(path, state, accumulators, page)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 problem = f"{path.stem}: {error}"
                 continue
             if not problem:
@@ -128,6 +128,10 @@ class Checkpoints:
         self.number += 1  # counted, not looked up: other processes may see the folder later
         remains = "the previous checkpoint is intact; the same call resumes from it."
         with explain_failure(f"in `{self.folder}`", remains):
+            if self.writes and self.is_new:
+                make_folders(self.folder)
+                write_json(self.folder / "run.json", self.document)
+                self.is_new = False
             state = self._write_state(run)
             if self.writes:
                 self._write(run, state)
@@ -162,24 +166,32 @@ class Checkpoints:
                 remove(self.folder / f"state-{old:05d}{suffix}")
 
     def _numbers(self) -> list[int]:
-        return [int(path.stem.split("-")[1]) for path in self.folder.glob("state-*.json")]
+        names = [path.name for path in self.folder.glob("state-*.json")]
+        return [int(found[1]) for found in map(STATE_NAME.fullmatch, names) if found]
 
     def _read(self, path: Path, state: Any, accumulators: Any, page: Any) -> RunState:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if not isinstance(content, dict) or content.pop("sha256", None) != _seal(content):
-            raise ValueError(f"{path.name} was changed: its sha256 does not match.")
-        kept = [read_tree(self.folder, one, page, any_rows=True) for one in content["pages"]]
+            raise Damaged(f"{path.name} was changed: its sha256 does not match.")
+        entries, done, num_kept = content["pages"], content["done"], content["kept"]
+        if any(not PAGE_NAME.fullmatch(str(entry["name"])) for entry in entries):
+            raise Damaged(f"{path.name} refers to a file that is not a page of draws.")
+        if Path(str(content["state"]["name"])).stem != path.stem:
+            raise Damaged(f"{path.name} refers to the state of another checkpoint.")
+        kept = tuple(read_tree(self.folder, entry, page, any_rows=True) for entry in entries)
+        if type(done) is not int or num_kept != sum(map(pages.num_draws, kept)):
+            raise Damaged(f"{path.name} does not have the number of draws that it announces.")
         like = (state, accumulators, np.zeros(jax.tree.leaves(state)[0].shape[0], bool))
         state, accumulators, diverged = read_tree(self.folder, content["state"], like)
-        self.pages, self.num_saved = list(content["pages"]), content["kept"]
         rollbacks = tuple(Rollback(*fields) for fields in content["rollbacks"])
+        self.pages, self.num_saved = list(entries), num_kept
         return RunState(
-            content["done"],
-            content["kept"],
+            done,
+            num_kept,
             diverged,
             state,
             accumulators,
-            tuple(kept),
+            kept,
             rollbacks,
             content.get("steps into draw", 0),
             content.get("source"),
@@ -195,28 +207,26 @@ def describe(tree: Any) -> dict[str, str]:
     }
 
 
-def digest(data: Any) -> str:
-    """Return a hash of the shapes of arrays and of about a thousand of their rows."""
-    total = sha256()
-    for leaf in jax.tree.leaves(data):
-        rows = np.asarray(leaf[:: max(1, len(leaf) // 1000)]) if np.ndim(leaf) else np.asarray(leaf)
-        total.update(f"{leaf.dtype}{np.shape(leaf)}".encode() + rows.tobytes())
-    return total.hexdigest()[:16]
-
-
 def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return a hash of what JAX traces of a function: operations and constants."""
+    """Return a hash of what JAX traces of a function: operations and constants.
+
+    Constants that a compiled function inside closes over count as well.
+    """
     traced = jax.make_jaxpr(function)(*arguments)
     text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
-    constants = [
-        _raw(leaf) for leaf in traced.consts if getattr(leaf, "is_fully_addressable", True)
-    ]
+    constants = [leaf for leaf in _constants(traced) if getattr(leaf, "is_fully_addressable", True)]
     return sha256((text + digest(constants)).encode()).hexdigest()[:16]
 
 
-def _raw(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
+def _constants(value: Any) -> Iterator[Any]:
+    """Yield the constants of a traced program and of all programs inside it."""
+    yield from getattr(value, "consts", ())
+    program = getattr(value, "jaxpr", value)
+    for equation in getattr(program, "eqns", ()):
+        yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple | list) else (parameter,):
+                yield from _constants(inner)
 
 
 def _seal(content: Mapping[str, Any]) -> str:
@@ -225,12 +235,10 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 def _refuse_another(path: Path, identity: dict[str, Any]) -> None:
     """Raise an error that names the first difference if a folder belongs to a different run."""
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"`{path}` is damaged: {error}.") from error
+    written = read_json(path)
     if not isinstance(written, dict):
-        raise ValueError(f"`{path}` is damaged: it is not a JSON object.")
+        raise Damaged(f"`{path}` is damaged: it is not a JSON object.")
+    check_format(path, written.get("format"), FORMAT)
     for name in dict.fromkeys([*identity, *written]):
         ours, theirs = identity.get(name), written.get(name)
         if ours != theirs:

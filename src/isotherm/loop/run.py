@@ -74,6 +74,36 @@ class Run:
         """Number of chains."""
         return len(self.diverged)
 
+    @property
+    def finite(self) -> np.ndarray:
+        """Which draws are finite, (chain, draw); by their momenta if the draws were not kept."""
+        flags = np.ones((self.num_chains, self.num_draws), bool)
+        momenta = self.stats.get("kinetic_temperature")
+        for leaf in jax.tree.leaves(momenta if self.draws is None else self.draws):
+            flags &= _finite_draws(np.asarray(leaf))
+        return flags
+
+    @property
+    def not_finite(self) -> dict[str, list[int]]:
+        """Collected results that are not finite: the chains, by name of the collector."""
+        chains = {}
+        for name, value in self.collected.items():
+            bad = np.zeros(self.num_chains, bool)
+            for leaf in map(np.asarray, jax.tree.leaves(value)):
+                wide = leaf[:, None] if leaf.ndim == 1 else leaf
+                bad |= ~_finite_draws(wide).all(1)
+            if bad.any():
+                chains[name] = np.flatnonzero(bad).tolist()
+        return chains
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost: no chain diverged, and all that was kept is finite.
+
+        This is no proof of convergence; read `summary()`.
+        """
+        return not self.diverged.any() and not self.not_finite and bool(self.finite.all())
+
     def __repr__(self) -> str:
         """Describe the run in one line; `summary()` has the numbers."""
         what = [self.traits.name, self.traits.integrator, self.traits.thermostat]
@@ -125,6 +155,16 @@ class Run:
 def momentum_names(leaf_names: Sequence[str], number: int) -> Sequence[str]:
     """Return names for the leaves of the momentum, which may live in other coordinates."""
     return leaf_names if number == len(leaf_names) else [f"momentum {i}" for i in range(number)]
+
+
+def _finite_draws(leaf: np.ndarray, block_size: int = 2**22) -> np.ndarray:
+    """Return which (chain, draw) are finite in all their numbers; a block of draws at a time."""
+    flags = np.empty(leaf.shape[:2], bool)
+    size = max(1, block_size * leaf.shape[1] // max(1, leaf.size))
+    for start in range(0, leaf.shape[1], size):
+        cut = slice(start, start + size)
+        flags[:, cut] = np.isfinite(leaf[:, cut]).all(axis=tuple(range(2, leaf.ndim)))
+    return flags
 
 
 def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:
@@ -223,6 +263,30 @@ class Summary:
                 f"{back.step_size_before:.4g} -> {back.step_size_after:.4g}"
             )
         lines.append(f"diverged chains: {np.flatnonzero(run.diverged).tolist() or 'none'}")
+        if not run.ok:
+            lines.append(f"WARNING: {describe_loss(run)}")
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def describe_loss(run: Run) -> str:
+    """Say how many chains and draws of a run were lost, and which results are affected."""
+    finite, affected = run.finite, run.not_finite
+    lost, total = int((~finite).sum()), finite.size
+    parts = [
+        f"{int(run.diverged.sum())} of {run.num_chains} chains diverged, and {lost:,} of {total:,} "
+        f"draws ({lost / total if total else 0:.0%}) are not finite."
+    ]
+    for name, chains in affected.items():
+        parts.append(f"`run.collected[{name!r}]` is not finite in {_list_chains(chains)}.")
+    parts.append(
+        "An average over all chains is not finite either: leave these chains out (as in "
+        "`run.draws[~run.diverged]`), or repeat the run with a smaller `step_size`."
+    )
+    return " ".join(parts)
+
+
+def _list_chains(chains: list[int]) -> str:
+    shown = ", ".join(map(str, chains[:8]))
+    return f"chain{'s' * (len(chains) > 1)} {shown}{', …' * (len(chains) > 8)}"

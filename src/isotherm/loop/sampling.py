@@ -11,7 +11,8 @@ step and the start of the next in one pass over memory.
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,9 +21,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isotherm import random
-from isotherm.batches.sharded import ShardedBatches
-from isotherm.batches.streamed import StreamedBatches
-from isotherm.exceptions import CheckpointWarning, HealthWarning
+from isotherm.exceptions import CheckpointWarning, HealthWarning, LostDrawsWarning
+from isotherm.io.digest import digest
+from isotherm.io.locks import locked
 from isotherm.loop import pages
 from isotherm.loop.arguments import (
     check_batches,
@@ -39,19 +40,21 @@ from isotherm.loop.chains import (
     advance,
     assemble,
     last_step_size,
+    make_program,
     mean_temperature,
     prepare,
     progress_report,
     snapshot,
 )
-from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, digest, fingerprint
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
+from isotherm.loop.forecast import describe_full_disk, describe_shortage, forecast
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import ProgressReport, make_progress
-from isotherm.loop.run import Run
+from isotherm.loop.run import Run, describe_loss
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.tree import as_position, count
@@ -80,6 +83,7 @@ def sample(
     checkpoint_keep: int = 2,
     checkpoint_in_parts: bool = False,
     mesh: Mesh | None = None,
+    max_memory: float | None = None,
 ) -> Run:
     """Run chains of a sampler and keep their draws.
 
@@ -141,6 +145,10 @@ def sample(
         and `data`, along which the shards of `isotherm.sharded_batches` are. Every process makes
         the same call and gets the same result. All must see the `checkpoint` folder, which the
         first process writes; a run can be resumed on another number of devices.
+    max_memory
+        Bytes of memory that the run may need. A run that needs more is refused before it starts,
+        with the numbers; by default, more than is free. `float("inf")` refuses nothing, not even
+        checkpoints that do not fit on the disk.
 
     Raises
     ------
@@ -156,6 +164,9 @@ def sample(
         (`isotherm.loop.health`); once.
     RollbackWarning, CheckpointWarning, PolicyWarning
         At the first rollback; if a checkpoint is damaged; if sampler and batch policy do not fit.
+    LostDrawsWarning
+        At the end, with counts, if chains have diverged (`on_divergence="continue"`) or collected
+        values are not finite. `run.ok` is then false.
 
     Examples
     --------
@@ -184,8 +195,10 @@ def sample(
         state = start(sampler, position, chain_keys, position_per_chain)
     else:
         check_state(state, num_chains)
-    with devices.lost_process_errors():
+    with devices.lost_process_errors(), ExitStack() as held:
         state = devices.gather(state)
+        limits = (checkpoint, checkpoint_keep, max_memory)
+        _refuse_shortage(sampler, plan, state, *limits, devices)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
         if on_divergence == "rollback" and job.feed and not job.feed.can_return:
@@ -200,6 +213,7 @@ def sample(
             advice = "use the same key, settings, data and start in all of them"
             devices.check_same(advice, everything)
             if checkpoint is not None:
+                _lock(held, Path(checkpoint), devices)
                 options = {"in_parts": checkpoint_in_parts, "keep": checkpoint_keep}
                 saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
                 run, message = _resume(job, run, saved)
@@ -228,13 +242,50 @@ def sample(
                 saver.after_chunk(good or run, last=stop or plan.is_finished(run))
                 before, done = done, plan.steps_done(run)
                 bar.advance(done - before, mean_temperature(job, run), last_step_size(run))
-        return assemble(job, run)
+        result = assemble(job, run)
+        if not result.ok:
+            _warn(Message(describe_loss(result), LostDrawsWarning))
+        return result
 
 
 def _warn(*messages: Message | None) -> None:
     for message in messages:
         if message is not None:
             warn_user(message)
+
+
+def _refuse_shortage(
+    sampler: Sampler,
+    plan: Plan,
+    state: Any,
+    checkpoint: str | os.PathLike[str] | None,
+    keep: int,
+    max_memory: float | None,
+    devices: Devices,
+) -> None:
+    """Raise an error with numbers and remedies if memory or disk do not suffice."""
+    if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
+        raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+    num_chains = jax.tree.leaves(state)[0].shape[0]
+    needed = forecast(make_program(sampler, plan), plan, one, num_chains)
+    problem = describe_shortage(needed, plan, num_chains, max_memory)
+    if problem is None and checkpoint is not None and devices.first:
+        problem = describe_full_disk(needed, Path(checkpoint), keep, max_memory)
+    if any(devices.agree(problem is not None)):
+        raise ValueError(problem or "Another process has too little memory or disk for this run.")
+
+
+def _lock(held: ExitStack, folder: Path, devices: Devices) -> None:
+    """Lock the folder of the checkpoints in the first process; if that fails, fail in all."""
+    problem = None
+    if devices.first:
+        try:
+            held.enter_context(locked(folder))
+        except (OSError, ValueError) as error:
+            problem = error
+    if any(devices.agree(problem is not None)):
+        raise problem or ValueError(f"The first process cannot use `{folder}`.")
 
 
 def _resume(job: Job, run: RunState, saved: Checkpoints) -> tuple[RunState, Message | None]:
@@ -363,18 +414,18 @@ def _describe_call(key: Key, batches: BatchPolicy, plan: Plan, num_chains: int) 
 
 def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[str, Any]:
     """Return what tells this run from others, as far as it can be seen from outside."""
-    sampler, data = job.make_sampler(1.0), batches
+    sampler = job.make_sampler(1.0)
     traits = sampler.traits
-    if isinstance(batches, ShardedBatches):
-        data = job.devices.gather(jax.jit(ShardedBatches.some_rows)(batches))
-    if isinstance(batches, StreamedBatches):
-        data = batches.some_rows()
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
     batch = jax.eval_shape(job.batches.batch, key, 0)
     return {
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
-        "batches": [batches.policy, getattr(batches, "batch_size", None), digest(data)],
+        "batches": [
+            batches.policy,
+            getattr(batches, "batch_size", None),
+            _digest_data(key, batches),
+        ],
         "thin": job.plan.thin,
         "burn_in": job.plan.burn_in,
         "num_chains": job.num_chains,
@@ -382,3 +433,16 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "collect": describe(run.accumulators),
         "what a step does (model, step size, settings)": fingerprint(sampler.step, key, one, batch),
     }
+
+
+def _digest_data(key: Key, batches: BatchPolicy) -> str:
+    """Return a digest of all data of a policy, or of the function that generates them.
+
+    Policies whose data are not arrays of this process have their own `data_digest`.
+    """
+    own = getattr(batches, "data_digest", None)
+    if own is not None:
+        return own()
+    if jax.tree.leaves(batches):
+        return digest(batches)
+    return fingerprint(batches.batch, key, 0)

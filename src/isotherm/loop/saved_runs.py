@@ -23,6 +23,7 @@ import platform
 import re
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -34,7 +35,8 @@ import jax
 import numpy as np
 
 from isotherm.io.files import atomically, explain_failure
-from isotherm.io.formats import Damaged, NetCDF, SafeTensors, write_netcdf, write_safetensors
+from isotherm.io.formats import NetCDF, SafeTensors, write_netcdf, write_safetensors
+from isotherm.io.untrusted import Damaged, check_format, parse_json
 from isotherm.io.zarr_store import Zarr, write_zarr
 from isotherm.loop.collect import RunningMoments
 from isotherm.loop.run import Rollback, Run
@@ -44,6 +46,16 @@ from isotherm.types import ArrayTree, Traits
 FORMAT = 1
 KINDS = "fiub"
 """Floating point, integers, booleans."""
+DAMAGE = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    OSError,
+    ValueError,
+    ArithmeticError,
+)
+"""What a header of somebody else can raise that is no JSON of ours."""
 WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
 READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 
@@ -145,13 +157,15 @@ def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> 
         with reader(path) as file:
             document = _parse_header(path, file.header())
             arrays = {name: _array(file, name, about) for name, about in document["arrays"].items()}
-        return _run(document, arrays, like)
-    except Damaged:
+        run = _run(document, arrays)
+    except (Damaged, FileNotFoundError):
         raise
-    except (KeyError, TypeError, AttributeError, RuntimeError, OSError, UnicodeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except DAMAGE as error:
         raise Damaged(f"`{path}` is damaged: {type(error).__name__}: {error}.") from error
+    if like is None:
+        return run
+    draws = _in_container(run.draws, like)
+    return replace(run, draws=draws, collected={**run.collected, "draws": draws})
 
 
 def _by_suffix(path: Path, table: dict[str, Callable]) -> Callable:
@@ -249,9 +263,8 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
     seal, _, body = header.partition("\n")
     if sha256(body.encode()).hexdigest() != seal:
         raise Damaged(f"`{path}` was cut or changed: the sha256 of its header does not match.")
-    document = json.loads(body)
-    if document["format"] != FORMAT:
-        raise Damaged(f"`{path}` has format {document['format']}, this version reads {FORMAT}.")
+    document = parse_json(body, f"`{path}` is not a run of isotherm")
+    check_format(path, document["format"], FORMAT)
     return document
 
 
@@ -270,13 +283,11 @@ def _dtype(name: str) -> np.dtype:
     return dtype
 
 
-def _run(document: dict[str, Any], arrays: dict[str, np.ndarray], like: ArrayTree | None) -> Run:
+def _run(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Run:
     fields = document["run"]
     draws, stats, others = (
         _restore(document["trees"][name], arrays) for name in ("draws", "stats", "collected")
     )
-    if like is not None:
-        draws = _in_container(draws, like)
     return Run(
         draws=draws,
         collected=({} if draws is None else {"draws": draws}) | others,

@@ -28,19 +28,21 @@ class LogisticLogDensity:
     """Labels as 0 or 1, (rows, outputs)."""
     precision: np.ndarray
     """Prior precision of each weight, (features * outputs,)."""
+    row_weights: np.ndarray
+    """By which the log likelihoods of the rows are multiplied, (rows,)."""
 
     def value_and_gradient(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (points,) and gradients (points, d) at weights (points, d)."""
-        z = self._logits(weights)
-        log_likelihood = np.einsum("nk,nkc->c", self.target, z)
+        z, each = self._logits(weights), self.row_weights[:, None]
+        log_likelihood = np.einsum("nk,nkc->c", each * self.target, z)
         if self.target.shape[1] == 1:
             probability = expit(z)
-            log_likelihood -= np.logaddexp(0, z[:, 0]).sum(0)
+            log_likelihood -= (each * np.logaddexp(0, z[:, 0])).sum(0)
         else:
             total = np.asarray(logsumexp(z, axis=1, keepdims=True))
             probability = np.exp(z - total)
-            log_likelihood -= total[:, 0].sum(0)
-        residual = (self.target[:, :, None] - probability).reshape(len(self.x), -1)
+            log_likelihood -= (each * total[:, 0]).sum(0)
+        residual = each * (self.target[:, :, None] - probability).reshape(len(self.x), -1)
         gradient = (self.x.T @ residual).reshape(self.precision.size, -1).T
         return (
             log_likelihood - 0.5 * weights**2 @ self.precision,
@@ -55,6 +57,7 @@ class LogisticLogDensity:
         else:
             p = np.exp(z - logsumexp(z, axis=1, keepdims=True))
         covariance = p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])
+        covariance *= self.row_weights[:, None, None]
         return weighted_block_gram(self.x, covariance) + np.diag(self.precision)
 
     def mode(self) -> np.ndarray:
@@ -74,7 +77,11 @@ class LogisticLogDensity:
 
 
 def logistic_log_density(
-    x: Any, y: np.ndarray, variance: np.ndarray, num_classes: int
+    x: Any,
+    y: np.ndarray,
+    variance: np.ndarray,
+    num_classes: int,
+    row_weights: np.ndarray | None = None,
 ) -> LogisticLogDensity:
     """Build the log posterior density of a logistic regression.
 
@@ -88,6 +95,8 @@ def logistic_log_density(
         Prior variance of each feature's weights.
     num_classes
         2 gives one weight per feature, more give one per feature and class.
+    row_weights
+        By which the log likelihoods of the rows are multiplied; by default 1.
 
     Examples
     --------
@@ -98,7 +107,8 @@ def logistic_log_density(
     x = x.toarray() if sparse.issparse(x) else np.asarray(x, np.float64)
     num_outputs = 1 if num_classes == 2 else num_classes
     target = y[:, None] if num_outputs == 1 else np.eye(num_classes)[y.astype(int)]
-    return LogisticLogDensity(x, target, np.repeat(1 / variance, num_outputs))
+    row_weights = np.ones(len(target)) if row_weights is None else row_weights
+    return LogisticLogDensity(x, target, np.repeat(1 / variance, num_outputs), row_weights)
 
 
 def weighted_block_gram(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import warnings
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.io import npz
 from isotherm.io.files import atomically
 from isotherm.models.logistic_mode import logistic_log_density
 from isotherm.references.arguments import check_data, prior_variances
@@ -249,9 +249,9 @@ def _load(path: Path | None, key: str) -> np.ndarray | None:
     if path is None or not path.is_file():
         return None
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return stored["draws"] if str(stored["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        stored = npz.load(path)
+        return stored["draws"] if str(stored["key"]) == key else None
+    except (OSError, ValueError, KeyError):
         return None
 
 

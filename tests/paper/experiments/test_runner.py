@@ -189,3 +189,39 @@ def test_message_of_a_bad_override(override, message):
     with pytest.raises(ValueError) as caught:
         configured(Config(), [override])
     assert str(caught.value) == message
+
+
+RESUMABLE = """
+def run(config, key, report, checkpoints):
+    if checkpoints.load("unit") is None:
+        checkpoints.save("unit", {"x": np.ones(1)})
+        raise KeyboardInterrupt
+    return {"draws": np.zeros(config.num_draws)}
+"""
+
+
+def test_an_experiment_does_not_resume_with_other_data(tmp_path, monkeypatch):
+    """One bit of a file of its dataset has changed, and no size."""
+    (tmp_path / "resumable.py").write_text(FAKE + RESUMABLE)
+    entry = registry.Entry("resumable", "Figure 0", "a9a")
+    monkeypatch.setitem(registry.EXPERIMENTS, "fake", entry)
+    path = tmp_path / "data" / "a9a" / "a9a.t"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(9))
+    settings = {"out": tmp_path / "runs", "data_dir": tmp_path / "data"}
+    with pytest.raises(KeyboardInterrupt):
+        execute("fake", **settings)
+    path.write_bytes(bytes(8) + b"\x01")
+    with pytest.raises(ValueError, match="belongs to a run with another data"):
+        execute("fake", resume=True, **settings)
+    path.write_bytes(bytes(9))
+    assert execute("fake", resume=True, **settings)["claims"][0]["holds"]
+
+
+def test_an_interrupted_run_leaves_no_empty_folder(tmp_path, monkeypatch):
+    stop = FAKE.replace('report("drawing")', "raise KeyboardInterrupt")
+    (tmp_path / "stopped.py").write_text(stop)
+    monkeypatch.setitem(registry.EXPERIMENTS, "fake", registry.Entry("stopped", "Figure 0"))
+    with pytest.raises(KeyboardInterrupt):
+        execute("fake", out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

@@ -1,5 +1,6 @@
 """The report page, built from result files that the tests write."""
 
+import os
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -172,11 +173,109 @@ def test_bad_directories_raise(tmp_path):
         build(tmp_path)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/result.json").write_text("{")
-    with pytest.raises(ValueError, match=r"result\.json` is not JSON"):
+    with pytest.raises(ValueError, match=r"result\.json` is damaged, it is not JSON"):
         build(tmp_path)
     (tmp_path / "broken/result.json").write_text("[]")
     with pytest.raises(ValueError, match="is not a result of isotherm: it lacks claims"):
         build(tmp_path)
+
+
+def secret(folder):
+    """A figure outside the folder of results, which no page may show."""
+    path = folder / "secret.svg"
+    path.write_text('<svg xmlns="http://www.w3.org/2000/svg"><text>SECRET</text></svg>')
+    return path
+
+
+def name_a_file_outside(runs, path):
+    save(runs / "evil", figures=[{"name": "kl", "svg": "../../secret.svg", "png": ""}])
+
+
+def name_an_absolute_path(runs, path):
+    save(runs / "evil", figures=[{"name": "kl", "svg": str(path), "png": ""}])
+
+
+def name_a_png_outside(runs, path):
+    save(runs / "evil", figures=[{"name": "kl", "svg": "no.svg", "png": "../../secret.svg"}])
+
+
+def link_the_figure(runs, path):
+    save(runs / "evil")
+    (runs / "evil/figures/kl.svg").unlink()
+    (runs / "evil/figures/kl.svg").symlink_to(path)
+
+
+def link_the_figures(runs, path):
+    save(runs / "evil", figures=[{"name": "kl", "svg": "all/secret.svg", "png": ""}])
+    (runs / "evil/all").symlink_to(path.parent)
+
+
+def link_the_document(runs, path):
+    save(path.parent / "elsewhere/evil", title="SECRET")
+    (runs / "evil").mkdir()
+    (runs / "evil/result.json").symlink_to(path.parent / "elsewhere/evil/result.json")
+
+
+def link_the_folder(runs, path):
+    save(path.parent / "elsewhere/evil", title="SECRET")
+    (runs / "evil").symlink_to(path.parent / "elsewhere/evil")
+
+
+def make_a_pipe(runs, path):
+    save(runs / "evil")
+    (runs / "evil/result.json").unlink()
+    os.mkfifo(runs / "evil/result.json")
+
+
+def nest_the_document(runs, path):
+    (runs / "evil").mkdir()
+    (runs / "evil/result.json").write_text("[" * 100_000)
+
+
+def nest_the_figure(runs, path):
+    save(runs / "evil")
+    g = '<g xmlns="http://www.w3.org/2000/svg">'
+    text = '<svg xmlns="http://www.w3.org/2000/svg">' + g * 5000 + "</g>" * 5000 + "</svg>"
+    (runs / "evil/figures/kl.svg").write_text(text)
+
+
+def enlarge_the_document(runs, path):
+    (runs / "evil").mkdir()
+    with (runs / "evil/result.json").open("wb") as file:
+        file.truncate(10**12)  # sparse
+
+
+def change_types(runs, path):
+    save(runs / "evil", wall_time_seconds={"a": 1}, claims=7)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        name_a_file_outside,
+        name_an_absolute_path,
+        name_a_png_outside,
+        link_the_figure,
+        link_the_figures,
+        link_the_document,
+        link_the_folder,
+        make_a_pipe,
+        nest_the_document,
+        nest_the_figure,
+        enlarge_the_document,
+        change_types,
+    ],
+)
+def test_a_hostile_result_shows_nothing_from_outside_and_the_others_are_shown(tmp_path, attack):
+    runs = tmp_path / "runs"
+    save(runs / "good")
+    attack(runs, secret(tmp_path))
+    broken = {}
+    text = build(runs, broken=broken).read_text(encoding="utf-8")
+    assert "SECRET" not in text and list(broken) == ["evil"] and broken["evil"]
+    assert 'article id="good"' in text and 'article id="evil"' not in text
+    assert "Results that cannot be shown" in text and "<code>evil</code>" in text
+    Page(text)
 
 
 @pytest.mark.parametrize(

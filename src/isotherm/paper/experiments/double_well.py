@@ -14,6 +14,7 @@ N(0, 1), and every step is kept.
 - The paper's numbers are read from its figure.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,17 +108,19 @@ def _run_seeds(config: Config, word: str, h: float, key: Key) -> tuple[Any, ...]
     lifetime, trace = np.zeros(config.num_seeds, int), None
     while done < config.num_draws:
         n = min(PIECE, config.num_draws - done)
-        run = isotherm.sample(
-            key,
-            sampler,
-            jnp.zeros(()),
-            isotherm.generated_batches(_fresh_key),
-            num_draws=n,
-            num_chains=config.num_seeds,
-            collect=keep,
-            state=state,
-            on_divergence="continue",
-        )
+        with warnings.catch_warnings():  # how long chains live is measured here
+            warnings.simplefilter("ignore", isotherm.exceptions.LostDrawsWarning)
+            run = isotherm.sample(
+                key,
+                sampler,
+                jnp.zeros(()),
+                isotherm.generated_batches(_fresh_key),
+                num_draws=n,
+                num_chains=config.num_seeds,
+                collect=keep,
+                state=state,
+                on_divergence="continue",
+            )
         state, draws, friction = run.state, run.draws, run.collected["xi"]
         good = np.isfinite(draws) & np.isfinite(friction) & (np.abs(friction) < 1e6)
         alive = np.cumprod(good, axis=1, dtype=bool)  # NaN is absorbing

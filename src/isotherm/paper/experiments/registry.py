@@ -13,26 +13,28 @@ from isotherm.paper.experiments.contract import Experiment
 
 
 class Entry(NamedTuple):
-    """The module of an experiment, and the part of the paper that it reproduces."""
+    """The module of an experiment, the part of the paper that it reproduces, and its dataset."""
 
     module: str
     paper: str
+    dataset: str | None = None
+    """Name in `isotherm data list`; its files are part of the identity of a resumable run."""
 
 
 EXPERIMENTS = {
     "double-well": Entry("isotherm.paper.experiments.double_well", "Figures 1 and 2"),
     "order": Entry("isotherm.paper.experiments.order", "Lemmas 1 and 2"),
     "rates": Entry("isotherm.paper.experiments.rates", "Lemma 3 and Remarks 1–3"),
-    "logistic-a9a": Entry("isotherm.paper.experiments.logistic_a9a", "Table 2 and Figure 6"),
+    "logistic-a9a": Entry("isotherm.paper.experiments.logistic_a9a", "Table 2 and Figure 6", "a9a"),
     "network-exact": Entry("isotherm.paper.experiments.network_exact", "beyond the paper"),
-    "mnist-depth": Entry("isotherm.paper.experiments.mnist.depth", "Figure 4"),
-    "mnist-step-size": Entry("isotherm.paper.experiments.mnist.step_size", "Figure 7"),
-    "mnist-sigmoid": Entry("isotherm.paper.experiments.mnist.sigmoid", "Figure 8"),
-    "mnist-table": Entry("isotherm.paper.experiments.mnist.table", "Table 3"),
-    "mnist-natural": Entry("isotherm.paper.experiments.mnist.natural", "beyond the paper"),
-    "mnist-lenet": Entry("isotherm.paper.experiments.mnist.lenet", "Figure 9"),
-    "dpfa-wiki": Entry("isotherm.paper.experiments.dpfa_wiki", "Figure 5"),
-    "lda-icml": Entry("isotherm.paper.experiments.lda_icml", "Table 1 and Figure 3"),
+    "mnist-depth": Entry("isotherm.paper.experiments.mnist.depth", "Figure 4", "mnist"),
+    "mnist-step-size": Entry("isotherm.paper.experiments.mnist.step_size", "Figure 7", "mnist"),
+    "mnist-sigmoid": Entry("isotherm.paper.experiments.mnist.sigmoid", "Figure 8", "mnist"),
+    "mnist-table": Entry("isotherm.paper.experiments.mnist.table", "Table 3", "mnist"),
+    "mnist-natural": Entry("isotherm.paper.experiments.mnist.natural", "beyond the paper", "mnist"),
+    "mnist-lenet": Entry("isotherm.paper.experiments.mnist.lenet", "Figure 9", "mnist"),
+    "dpfa-wiki": Entry("isotherm.paper.experiments.dpfa_wiki", "Figure 5", "wiki"),
+    "lda-icml": Entry("isotherm.paper.experiments.lda_icml", "Table 1 and Figure 3", "icml"),
 }
 
 

@@ -5,8 +5,8 @@ seed. A run with others cannot resume from it, since its result would mix two ru
 """
 
 import json
+import os
 import shutil
-import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.io.files import atomically
+from isotherm.io import npz
+from isotherm.io.files import atomically, make_folders
+from isotherm.io.untrusted import read_json
 from isotherm.paper.report.document import write_json
 
 OWNER = "belongs-to.json"
@@ -24,47 +26,52 @@ OWNER = "belongs-to.json"
 class Checkpoints:
     """Named sets of arrays on disk; without a folder nothing is saved."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None = None, owner: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.owner = folder, owner
 
     @classmethod
     def open(cls, folder: Path, belongs_to: Mapping[str, Any], resume: bool) -> "Checkpoints":
         """Open the checkpoints in a folder to resume from them, or delete them and start anew.
 
-        Raises a `ValueError` if they belong to another run.
+        The folder is made when the first arrays are saved. Raises a `ValueError` if the checkpoints
+        belong to another run.
         """
         owner = json.loads(json.dumps(belongs_to, default=str))
+        if folder.is_symlink():
+            raise ValueError(f"`{folder}` is a link; links are not followed.")
         if folder.exists() and not resume:
             shutil.rmtree(folder)
-        if (folder / OWNER).exists():
-            previous = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        if os.path.lexists(folder / OWNER):
+            previous = read_json(folder / OWNER)
             if previous != owner:
-                changed = sorted(k for k in {*owner, *previous} if owner.get(k) != previous.get(k))
+                found = previous if isinstance(previous, dict) else {}
+                changed = sorted(k for k in {*owner, *found} if owner.get(k) != found.get(k))
                 raise ValueError(
                     f"`{folder}` belongs to a run with another {', '.join(changed)}: "
                     "use the same, or start a new run without --resume."
                 )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / OWNER, owner)
-        return cls(folder)
+        return cls(folder, owner)
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
         """Return the arrays saved under a name; `None` if there are none or the file is damaged."""
         path = self._path(name)
-        if path is None or not path.exists():
+        if path is None or not os.path.lexists(path):
             return None
         try:
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+            return npz.load(path)
+        except (OSError, ValueError):
             return None
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Save arrays under a name, atomically."""
         path = self._path(name)
-        if path is not None:
-            with atomically(path) as draft:
-                np.savez(draft, **arrays)  # pyright: ignore[reportArgumentType]
+        if path is None:
+            return
+        make_folders(path.parent)
+        if self.owner is not None and not (path.parent / OWNER).exists():
+            write_json(path.parent / OWNER, dict(self.owner))
+        with atomically(path) as draft:
+            np.savez(draft, **arrays)  # pyright: ignore[reportArgumentType]
 
     def remove(self) -> None:
         """Delete all checkpoints."""

@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from isotherm.io.files import atomically
+from isotherm.data.registry import present, search_only
+from isotherm.io.files import atomically, checksum
+from isotherm.io.locks import locked
 from isotherm.paper.experiments import registry
 from isotherm.paper.experiments.contract import Experiment, Report
 from isotherm.paper.experiments.overrides import configured
@@ -33,6 +35,7 @@ def execute(
     overrides: Sequence[str] = (),
     out: Path = Path("runs"),
     resume: bool = False,
+    data_dir: Path | None = None,
     report: Report = lambda message: None,
 ) -> dict[str, Any]:
     """Run the experiment called `name` and return the document written to `out/name/result.json`.
@@ -54,14 +57,31 @@ def execute(
     resume
         Resume an interrupted run with the same configuration and seed, if the experiment saves
         checkpoints; otherwise start anew.
+    data_dir
+        The only folder in which data are searched.
     report
         Called with a progress message from time to time.
+
+    Raises
+    ------
+    ValueError
+        Among others, if another process is running this experiment in this folder.
     """
+    with search_only(data_dir), locked(out / name):
+        return _execute(name, smoke, seed, overrides, out / name, resume, report)
+
+
+def _execute(
+    name: str,
+    smoke: bool,
+    seed: int,
+    overrides: Sequence[str],
+    folder: Path,
+    resume: bool,
+    report: Report,
+) -> dict[str, Any]:
     experiment = registry.load(name)
     config = configured(experiment.SMOKE if smoke else experiment.Config(), overrides)
-    folder = out / name
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-
     report(f"Running {name}")
     started, clock = datetime.now(UTC), time.perf_counter()
     optional: dict[str, Checkpoints] = {}
@@ -70,6 +90,7 @@ def execute(
             "configuration": dataclasses.asdict(config),
             "seed": seed,
             "version": version("isotherm"),
+            "data": _checksums(registry.find(name).dataset),
         }
         optional["checkpoints"] = Checkpoints.open(folder / "checkpoints", belongs_to, resume)
     arrays = experiment.run(config, jax.random.key(seed), report, **optional)
@@ -114,6 +135,12 @@ def execute(
     return document
 
 
+def _checksums(dataset: str | None) -> dict[str, str]:
+    """Return the checksums of the files of a dataset that are present, as they are now."""
+    paths = {} if dataset is None else present(dataset)
+    return {name: checksum(path) for name, path in paths.items()}
+
+
 def _command(name: str, smoke: bool, seed: int, overrides: Sequence[str]) -> str:
     """Return the command that reproduces the numbers."""
     settings = [word for override in overrides for word in ("--set", override)]
@@ -127,6 +154,7 @@ def _draw(
 ) -> list[dict[str, str]]:
     """Save every figure as SVG and PNG; return names, captions and paths relative to `folder`."""
     figures = []
+    (folder / "figures").mkdir(exist_ok=True)
     with styled():
         for name, figure in experiment.plot(config, result).items():
             entry = {"name": name, "caption": caption(figure, name)}

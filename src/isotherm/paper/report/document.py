@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from isotherm.io import untrusted
 from isotherm.io.files import atomically
 
 FIELDS = frozenset(
@@ -51,10 +52,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read the document of a run; raise a `ValueError` if it is not one."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"`{path}` is not JSON: {error}.") from error
+    document = untrusted.read_json(path)
     missing = sorted(FIELDS - set(document)) if isinstance(document, dict) else sorted(FIELDS)
     if missing:
         raise ValueError(f"`{path}` is not a result of isotherm: it lacks {', '.join(missing)}.")

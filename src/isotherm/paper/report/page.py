@@ -10,36 +10,82 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from isotherm.io.files import atomically
+from isotherm.io.untrusted import inside, open_regular
 from isotherm.paper.report import text
 from isotherm.paper.report.document import read_json
 from isotherm.paper.report.svg import inline_svg
 
+MAX_FIGURE_BYTES = 2**26
+"""Largest figure that is put on the page; ours have less than a hundredth of it."""
 
-def build(directory: Path, report: Path | None = None, *, order: Sequence[str] = ()) -> Path:
+
+def build(
+    directory: Path,
+    report: Path | None = None,
+    *,
+    order: Sequence[str] = (),
+    broken: dict[str, str] | None = None,
+) -> Path:
     """Write the report of every `directory/*/result.json`, and return its path.
 
     The path is `report`, by default `directory/report.html`. The page needs no network and no other
-    file. Experiments named in `order` come first, in that order.
+    file. A result that cannot be shown is left out, and the page says why. Nothing outside the
+    folder is read, whatever a result says.
+
+    Parameters
+    ----------
+    directory
+        Folder with the results.
+    report
+        Path of the page.
+    order
+        Experiments named here come first, in this order.
+    broken
+        Gets the name of every result that cannot be shown, with the reason.
+
+    Raises
+    ------
+    ValueError
+        There is no result that can be shown.
     """
     rank = {name: number for number, name in enumerate(order)}
-    paths = sorted(
-        directory.glob("*/result.json"),
-        key=lambda path: (rank.get(path.parent.name, len(rank)), path),
+    names = sorted(
+        (path.parent.name for path in directory.glob("*/result.json")),
+        key=lambda name: (rank.get(name, len(rank)), name),
     )
-    if not paths:
+    if not names:
         raise ValueError(
             f"No results under `{directory}`: run an experiment first (`isotherm list`)."
         )
-    documents = [read_json(path) for path in paths]
-    page = _environment().get_template("page.html")
-    sections = [
-        {"document": document, "anchor": path.parent.name, "html": fragment(document, path.parent)}
-        for document, path in zip(documents, paths, strict=True)
-    ]
+    broken = {} if broken is None else broken
+    sections = []
+    for name in names:
+        try:
+            sections.append(_section(directory, name))
+        except Exception as error:  # a file of somebody else can raise anything
+            known = isinstance(error, ValueError | OSError)
+            broken[name] = str(error) if known else f"{type(error).__name__}: {error}"
+    if not sections:
+        raise ValueError(
+            f"No result under `{directory}` can be shown. {next(iter(broken.values()))}"
+        )
     report = report or directory / "report.html"
     with atomically(report) as draft:
-        draft.write_text(page.render(sections=sections), encoding="utf-8")
+        draft.write_text(_render(sections, broken), encoding="utf-8")
     return report
+
+
+def _section(directory: Path, name: str) -> dict[str, Any]:
+    path = inside(directory, f"{name}/result.json")
+    document = read_json(path)
+    section = {"document": document, "anchor": name, "html": fragment(document, path.parent)}
+    _render([section], {})  # raises if its line in the summary cannot be written
+    return section
+
+
+def _render(sections: list[dict[str, Any]], broken: dict[str, str]) -> str:
+    page = _environment().get_template("page.html")
+    return page.render(sections=sections, broken=broken)
 
 
 def fragment(document: dict[str, Any], folder: Path) -> Markup:
@@ -52,17 +98,29 @@ def fragment(document: dict[str, Any], folder: Path) -> Markup:
 def _picture(figure: dict[str, str], folder: Path) -> Markup:
     """Return the SVG of a figure as inline HTML or, if there is only a PNG, an image of that."""
     label = text.inline(figure.get("caption", figure["name"])).striptags()
-    svg, png = folder / figure["svg"], folder / figure["png"]
+    svg = inside(folder, figure["svg"])
     if svg.is_file():
         digest = sha256(f"{folder.name}/{figure['name']}".encode()).hexdigest()
-        source = svg.read_text(encoding="utf-8")
+        source = _read(svg).decode("utf-8")
         return Markup(inline_svg(source, prefix=f"f{digest[:8]}-", label=label))
+    png = inside(folder, figure["png"])
     if not png.is_file():
         raise ValueError(
             f"`{svg}` is missing: run `{folder.name}` again (`isotherm run {folder.name}`)."
         )
-    content = b64encode(png.read_bytes()).decode("ascii")
-    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, content)
+    content = _read(png)
+    if not content.startswith(b"\x89PNG\r\n"):
+        raise ValueError(f"`{png}` is not a PNG image.")
+    text_form = b64encode(content).decode("ascii")
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, text_form)
+
+
+def _read(path: Path) -> bytes:
+    with open_regular(path) as file:
+        content = file.read(MAX_FIGURE_BYTES + 1)
+    if len(content) > MAX_FIGURE_BYTES:
+        raise ValueError(f"`{path}` has more than {MAX_FIGURE_BYTES:,} bytes.")
+    return content
 
 
 def _environment() -> Environment:

@@ -32,7 +32,10 @@ def inline_svg(source: str, *, prefix: str, label: str) -> str:
         raise ValueError(f"Not an SVG image: {error}.") from error
     if root.tag != f"{_NAMESPACE}svg":
         raise ValueError(f"Not an SVG image: the outermost element is `{root.tag}`.")
-    _clean(root, prefix)
+    try:
+        _clean(root, prefix)
+    except RecursionError:
+        raise ValueError("Not an SVG image: it is nested too deeply.") from None
     root.attrib.pop("height", None)
     # The rules of Matplotlib's style sheet, inherited from the root instead.
     root.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}

@@ -159,19 +159,21 @@ class CaseRunner:
         thin = max(1, num_steps // 2500)
         exact = case.start == "exact draws"
         clock = time.perf_counter()
-        run = isotherm.sample(
-            random.fold(self.key, 1),
-            self.sampler(case, start, h),
-            self.exact if exact else start.position,
-            self.problem.batches(case.batch_size, case.policy),
-            num_draws=num_steps // thin,
-            thin=thin,
-            burn_in=num_steps // 10,
-            num_chains=self.num_chains,
-            position_per_chain=exact,
-            on_divergence="continue",
-            progress=False,
-        )
+        with warnings.catch_warnings():  # the result of a case that diverges is NaN
+            warnings.simplefilter("ignore", isotherm.exceptions.LostDrawsWarning)
+            run = isotherm.sample(
+                random.fold(self.key, 1),
+                self.sampler(case, start, h),
+                self.exact if exact else start.position,
+                self.problem.batches(case.batch_size, case.policy),
+                num_draws=num_steps // thin,
+                thin=thin,
+                burn_in=num_steps // 10,
+                num_chains=self.num_chains,
+                position_per_chain=exact,
+                on_divergence="continue",
+                progress=False,
+            )
         seconds = time.perf_counter() - clock
         draws = run.draws
         if run.diverged.any():

@@ -195,6 +195,7 @@ class Learner:
             with warnings.catch_warnings():
                 # The effect of shuffled batches on a thermostat is measured here.
                 warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
+                warnings.simplefilter("ignore", isotherm.exceptions.LostDrawsWarning)  # recorded
                 run = isotherm.sample(
                     key,
                     sampler,

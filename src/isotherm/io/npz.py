@@ -5,12 +5,16 @@ header. These checks turn both into a `ValueError` and allocate nothing.
 """
 
 import math
+import os
 import zipfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
+
+from isotherm.io.untrusted import Damaged, open_regular
 
 _MAX_DEFLATE_RATIO = 1032
 """Largest ratio of uncompressed to compressed size that deflate can reach."""
@@ -23,8 +27,42 @@ class Header(NamedTuple):
     dtype: np.dtype
 
 
-def read_headers(archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, Header]:
+def load(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of a file that `numpy.savez` wrote, without compression.
+
+    What the headers declare is compared with the size of the file before memory is allocated.
+
+    Raises
+    ------
+    Damaged
+        The file is a link, cut, changed, or not such a file.
+    OSError
+        It does not exist or cannot be read.
+    """
+    with open_regular(path) as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                entries = archive.infolist()
+                names = [entry.filename.removesuffix(".npy") for entry in entries]
+                headers = read_headers(archive, names, any_order=True)
+                declared = sum(entry.file_size for entry in entries)
+            if len(set(names)) < len(names) or len(headers) < len(names):
+                raise ValueError("its entries are not arrays with different names")
+            if declared > os.fstat(stream.fileno()).st_size:
+                raise ValueError(f"its arrays have {declared:,} bytes, more than the file")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except Exception as error:  # a damaged archive raises almost anything
+            raise Damaged(f"`{path}` is damaged: {error}.") from error
+
+
+def read_headers(
+    archive: zipfile.ZipFile, names: Iterable[str], *, any_order: bool = False
+) -> dict[str, Header]:
     """Read and check the headers of those of the named arrays that are in the archive.
+
+    Arrays in Fortran order are refused unless `any_order`.
 
     Raises
     ------
@@ -38,13 +76,13 @@ def read_headers(archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, He
             info = archive.getinfo(f"{name}.npy")
             _check_compression(name, info)
             with archive.open(info) as stream:
-                headers[name] = read_header(name, stream)
+                headers[name] = read_header(name, stream, any_order=any_order)
                 size = info.file_size - stream.tell()
             _check_size(name, headers[name], size)
     return headers
 
 
-def read_header(name: str, stream: IO[bytes]) -> Header:
+def read_header(name: str, stream: IO[bytes], *, any_order: bool = False) -> Header:
     """Read the header of an array and leave the stream at its first number."""
     try:
         version = npy.read_magic(stream)
@@ -55,7 +93,7 @@ def read_header(name: str, stream: IO[bytes]) -> Header:
     if (
         dtype.kind not in "biufSU"
         or min(shape, default=0) < 0
-        or (fortran_order and len(shape) > 1)
+        or (fortran_order and len(shape) > 1 and not any_order)
     ):
         raise ValueError(f"array {name} has an unsupported type or shape, {dtype}{list(shape)}")
     return Header(shape, dtype)

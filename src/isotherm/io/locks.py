@@ -1,0 +1,138 @@
+"""Locks of folders: one process at a time writes to a folder.
+
+The lock is a file `.lock` in the folder with a lock of the operating system (`flock`) on it. The
+kernel releases it when its process ends, however it ends, so a lock never outlives its owner: a
+file that a killed process left behind is taken over at once. Its content (process, host, start) is
+only for the message to the one who comes second.
+
+On file systems without `flock`, and in folders that cannot be written to, there is no lock.
+"""
+
+import errno
+import json
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from isotherm.io.files import make_folders
+from isotherm.io.untrusted import Damaged
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+LOCK = ".lock"
+"""Name of the file."""
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+
+
+class InUse(ValueError):
+    """Another process works in a folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it does not exist.
+
+    If the folder was made here and is still empty at the end, it is removed again.
+
+    Raises
+    ------
+    InUse
+        Another process, or another thread, holds the lock.
+    ValueError
+        The folder, or one above it, is a file.
+    """
+    made = make_folders(folder)
+    handle = None
+    try:
+        handle = _acquire(folder)
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):
+                os.unlink(folder / LOCK)
+            os.close(handle)
+        remove_empty(made)
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders in this order, up to the first one that is not empty."""
+    with suppress(OSError):
+        for each in folders:
+            each.rmdir()
+
+
+def _acquire(folder: Path) -> int | None:
+    """Return the handle of the lock; `None` if there can be no lock here."""
+    if fcntl is None:
+        return None
+    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        try:
+            make_folders(folder)  # its last owner may have removed it
+            handle = os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Damaged(f"`{path}` is a link; links are not followed.") from None
+            if error.errno in _READ_ONLY:
+                return None
+            raise
+        try:
+            if _lock(handle, path):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> bool:
+    """Lock an open file; return whether it is still the one with this name."""
+    assert fcntl is not None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise Damaged(f"`{path}` is not a file.")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InUse(_describe(handle, path.parent)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:  # its last owner removed it between the two calls
+        return False
+    if not os.path.samestat(status, os.fstat(handle)):
+        return False
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv else []
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    content = json.dumps({**owner, "command": " ".join(words)[:200]}).encode()
+    with suppress(OSError):  # on a full disk the lock holds all the same
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, content, 0)
+    return True
+
+
+def _describe(handle: int, folder: Path) -> str:
+    """Say who holds a lock, and since when."""
+    try:
+        owner = json.loads(os.pread(handle, 2**12, 0))
+        seconds = max(0.0, time.time() - float(owner["since"]))
+        age = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        who = f"process {int(owner['pid'])} on {owner['host']} (`{owner['command']}`), for {age}"
+    except (OSError, ValueError, KeyError, TypeError):  # it is just being written
+        who = "another process"
+    return (
+        f"`{folder}` is in use by {who}. Wait until it ends, stop it, or use another folder. The "
+        "lock ends with its process."
+    )

@@ -1,0 +1,99 @@
+"""Reading folders that somebody else wrote: nothing outside of them, and nothing without bounds.
+
+A checksum proves that a file was not damaged, not who wrote it. A name in a file may therefore say
+`../../secret`, a file may be a link or a pipe, and a document may be nested a million times. All of
+this is refused as damage.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+MAX_JSON_BYTES = 2**26
+"""Largest document that is read; ours have less than a hundredth of it."""
+
+
+class Damaged(ValueError):
+    """A file is cut, changed, or not what isotherm writes."""
+
+
+def inside(folder: Path, name: Any) -> Path:
+    """Return the path of a file in a folder, given its relative name with `/`.
+
+    Raises
+    ------
+    Damaged
+        The name leads out of the folder, or the file or a folder above it is a link.
+    """
+    parts = PurePosixPath(name).parts if isinstance(name, str) else ()
+    plain = parts and not any(part in ("/", "..") or set(part) & set("\\:\0") for part in parts)
+    if not plain or str(name).startswith("/"):
+        raise Damaged(f"`{name}` is not the name of a file in `{folder}`.")
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise Damaged(f"`{path}` is a link; links are not followed.")
+    return path
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; links, pipes and devices are refused.
+
+    Raises
+    ------
+    Damaged
+        It is not a regular file.
+    OSError
+        It does not exist or cannot be read.
+    """
+    if path.is_symlink():
+        raise Damaged(f"`{path}` is a link; links are not followed.")
+    # A pipe without a writer would wait for ever; a link may have come since the line above.
+    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, os.O_RDONLY | flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise Damaged(f"`{path}` is not a file.")
+    return os.fdopen(handle, "rb")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON document.
+
+    Raises
+    ------
+    Damaged
+        It is not a regular file, too large, or not JSON.
+    OSError
+        It does not exist or cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_JSON_BYTES:
+            raise Damaged(f"`{path}` has {size:,} bytes, more than isotherm writes.")
+        content = file.read(MAX_JSON_BYTES)
+    return parse_json(content, f"`{path}` is damaged, it is not JSON")
+
+
+def parse_json(content: str | bytes, message: str) -> Any:
+    """Parse JSON; whatever is wrong with it raises `Damaged`, whose text begins with `message`."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise Damaged(f"{message}: it is nested too deeply.") from None
+    except ValueError as error:
+        raise Damaged(f"{message}: {error}.") from error
+
+
+def check_format(path: Path, found: Any, known: int) -> None:
+    """Raise an error that says what to do if a file has another version of our format."""
+    if found == known:
+        return
+    if isinstance(found, int) and found > known:
+        advice = "a newer version of isotherm wrote it: install that version or a later one"
+    else:
+        advice = "an older version of isotherm wrote it: use that version, or make it again"
+    raise Damaged(f"`{path}` has format {found}, this version reads format {known}; {advice}.")

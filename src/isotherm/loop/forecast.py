@@ -1,0 +1,156 @@
+"""Memory and disk that a run will need, computed from shapes before it starts.
+
+Kept draws stay in host memory until the end, where the pages of all chunks are joined: for a moment
+they are there twice. Accumulators of running collectors and states exist once on the device, once
+more while they are copied, and once in the result. Temporary arrays of the compiled program (the
+activations of a network) are known only to the compiler and are not included.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from isotherm.loop.chunks import CHUNK_BYTES, Program
+from isotherm.loop.state import Plan
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class Forecast(NamedTuple):
+    """Bytes that a run will need."""
+
+    draw: int
+    """What is kept of one draw of one chain, statistics included."""
+    draws: int
+    """All kept draws of all chains."""
+    page: int
+    """Room for the draws of one chunk, on the device."""
+    state: int
+    """States of all chains."""
+    accumulators: int
+    """Accumulators of all running collectors and chains."""
+
+    @property
+    def memory(self) -> int:
+        """Largest amount of memory at any time, without temporary arrays of the program."""
+        return 2 * self.draws + 2 * self.page + 3 * (self.state + self.accumulators)
+
+    def disk(self, keep: int) -> int:
+        """Return the size of a folder of checkpoints, while one more than `keep` is there."""
+        return self.draws + (keep + 1) * (self.state + self.accumulators)
+
+
+def forecast(program: Program, plan: Plan, one: Any, num_chains: int) -> Forecast:
+    """Compute what a run will need.
+
+    Parameters
+    ----------
+    program, plan
+        What the run does.
+    one
+        The state of one chain, or its shapes.
+    num_chains
+        Number of chains.
+    """
+    leaves, structure = jax.tree.flatten(one)
+    draw, accumulators = _traced(program, structure, tuple((x.shape, x.dtype) for x in leaves))
+    each = draw * num_chains
+    capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
+    return Forecast(
+        draw,
+        each * plan.num_draws,
+        each * capacity,
+        _size(one) * num_chains,
+        accumulators * num_chains,
+    )
+
+
+@lru_cache(maxsize=16)
+def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int]:
+    """Return the bytes of one draw and of the accumulators of one chain.
+
+    Cached, because tracing takes some milliseconds; compilation keeps the same programs anyway.
+    """
+    one = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    accumulators = jax.eval_shape(lambda s: [c.start(s) for _, c in program.running], one)
+    return _size(program.observed(one)), _size(accumulators)
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def free_memory() -> int | None:
+    """Return the bytes that this process can still allocate; `None` if that is not known.
+
+    The memory of the machine, or what is left of the limit of its control group.
+    """
+    free = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields: Mapping[str, str] = dict(line.split(":") for line in lines)
+        free.append(1024 * int(fields["MemAvailable"].split()[0]))
+        limit, used = ((CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+        free.append(max(0, int(limit) - int(used)))
+    except (OSError, ValueError, LookupError):  # not Linux, or no control group, or no limit
+        pass
+    return min(free, default=None)
+
+
+def describe_shortage(
+    needed: Forecast, plan: Plan, num_chains: int, max_memory: float | None
+) -> str | None:
+    """Return a message with numbers and remedies if there is too little memory; else `None`."""
+    limit = free_memory() if max_memory is None else max_memory
+    if limit is None or needed.memory <= limit:
+        return None
+    parts = [
+        f"{num_chains} chains x {plan.num_draws:,} draws x {_text(needed.draw)} are "
+        f"{_text(needed.draws)} of draws, twice while they are joined",
+        f"{_text(needed.accumulators)} for collectors and {_text(needed.state)} for states, each "
+        "three times",
+    ]
+    limited = "are free" if max_memory is None else "are allowed by `max_memory`"
+    return (
+        f"This run needs about {_text(needed.memory)} of memory, but {_text(limit)} {limited}: "
+        f"{'; '.join(parts)}. Keep less of each draw (`isotherm.collect.draws(f)`, "
+        "`isotherm.collect.moments()`, `isotherm.collect.average(f)`), keep half the bytes "
+        "(`isotherm.collect.draws(dtype='bfloat16')`), or fewer draws with a larger `thin`. "
+        "`max_memory=float('inf')` runs it all the same."
+    )
+
+
+def describe_full_disk(
+    needed: Forecast, folder: Path, keep: int, max_memory: float | None
+) -> str | None:
+    """Return a message if the disk is too small for the checkpoints; else `None`."""
+    if max_memory == float("inf"):
+        return None
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    size, free = needed.disk(keep), shutil.disk_usage(there).free
+    saved = sum(file.stat().st_size for file in os.scandir(folder)) if folder.is_dir() else 0
+    if size <= free + saved:
+        return None
+    return (
+        f"Checkpoints of this run need about {_text(size)}, but the disk of `{there}` has "
+        f"{_text(free)} free. Keep less of each draw (`collect`), use another disk, or pass "
+        "`max_memory=float('inf')` to run it all the same."
+    )
+
+
+def _text(size: float) -> str:
+    """Return a number of bytes for people.
+
+    >>> [_text(n) for n in (12, 3_400, 56_000_000, 7.8e9)]
+    ['12 B', '3.4 kB', '56 MB', '7.8 GB']
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

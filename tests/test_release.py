@@ -1,0 +1,84 @@
+"""Releases: pins with hashes, licences, and the commands of RELEASING.md that need no network."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text()
+PINS = re.compile(
+    r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)((?:.*\\\n\s+--hash=sha256:[0-9a-f]{64})*)", re.M
+)
+
+
+def release(program):
+    """Import a program of the folder `release`."""
+    spec = importlib.util.spec_from_file_location(program, ROOT / "release" / f"{program}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_pin_has_hashes_and_every_dependency_is_pinned():
+    found = PINS.findall(LOCK)
+    lines = [line for line in LOCK.splitlines() if re.match("[A-Za-z]", line)]
+    assert len(found) == len(lines) > 100
+    assert all(hashes.count("--hash") >= 1 for _, _, hashes in found)
+    pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, *_ in found}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    texts = [*project["dependencies"], *(t for n in extras if n != "bench" for t in extras[n])]
+    needed = {Requirement(text).name.lower() for text in texts} - {"isotherm"}
+    assert needed <= pinned
+    assert "--require-hashes -r requirements.lock" in (ROOT / "Makefile").read_text()
+
+
+def test_hashes_are_added_to_all_pins_and_replaced(monkeypatch):
+    lock = release("lock")
+    monkeypatch.setattr(lock, "hashes", lambda name, version: ["a" * 64, "b" * 64])
+    text = "# comment\nabsl-py[x,y]==2.5.1\njax==0.10.2 ; python_full_version < '3.12'\n"
+    once = lock.locked(text)
+    assert once.count("--hash=sha256:") == 4 and lock.locked(once) == once
+    assert "jax==0.10.2 ; python_full_version < '3.12' \\\n    --hash=sha256:aaaa" in once
+    assert lock.version_of("annotated_doc-0.0.6-py3-none-any.whl", "annotated-doc") == "0.0.6"
+    assert lock.version_of("scikit_learn-1.7.tar.gz", "scikit-learn") == "1.7"
+    assert lock.version_of("scikit_learn_extra-0.3.tar.gz", "scikit-learn") is None
+
+
+def test_the_bill_of_materials_has_all_packages_with_licences():
+    command = [sys.executable, ROOT / "release" / "sbom.py"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    names = {entry["name"]: entry for entry in found["components"]}
+    assert (
+        found["bomFormat"] == "CycloneDX" and found["metadata"]["component"]["name"] == "isotherm"
+    )
+    assert {"jax", "jaxlib", "numpy", "scipy", "numba", "llvmlite", "pooch"} <= set(names)
+    assert not {"sympy", "flax", "pytest"} & set(names)  # of extras
+    assert all(entry["licenses"] and entry["purl"] for entry in names.values())
+    done = subprocess.run([*command, "--licences"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and re.search(r"^jax +\S+ +Apache", done.stdout, re.M)
+
+
+def test_the_commands_of_the_release_exist():
+    text = (ROOT / "RELEASING.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    commands = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert commands and all(c.split()[0] == "make" and c.split()[1] in targets for c in commands)
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_empty_environment(tmp_path):
+    """What `make release` does, without a network."""
+    pytest.importorskip("hatchling", reason="`make setup` installs it")
+    command = [sys.executable, ROOT / "release" / "try_wheel.py", "--offline", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "are good." in done.stdout and "rhat" in done.stdout and "✓" in done.stdout
