@@ -15,23 +15,15 @@ containers (`NamedTuple`s, modules) only the leaves are stored, as a dictionary 
 restores the container.
 """
 
-import json
 import os
-import platform
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from isotherm.io.files import atomically, explain_failure
-from isotherm.io.formats import Damaged, NetCDF, SafeTensors, write_netcdf, write_safetensors
-from isotherm.io.zarr_store import Zarr, write_zarr
+from isotherm.io.sealed import KINDS, damaged_if_wrong, read_sealed, write_sealed
 from isotherm.loop.collect import RunningMoments
 from isotherm.loop.run import Rollback, Run
 from isotherm.tree import leaf_names
@@ -40,10 +32,6 @@ from isotherm.types import ArrayTree, Traits
 FORMAT = 1
 MAX_SUMMARISED = 10**6
 """Numbers among the draws; the summary of more would take too long."""
-KINDS = "fiub"
-"""Floating point, integers, booleans."""
-WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
-READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 
 
 def save_run(run: Run, path: str | os.PathLike[str]) -> None:
@@ -72,7 +60,6 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     (1, 9, 2)
     """
     path = Path(path)
-    write = _by_suffix(path, WRITERS)
     if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").exists():
         raise ValueError(f"`{path}` exists and is not a Zarr folder; it is not replaced.")
     store = _ArrayStore()
@@ -96,30 +83,9 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
             "call": dict(run.call),
         },
         "summary": _summary(run),
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("isotherm", "jax", "numpy")},
-        },
-        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
         "trees": trees,
-        "arrays": {
-            name: {"dtype": a.dtype.name, "shape": a.shape, "sha256": _digest(a)}
-            for name, a in store.arrays.items()
-        },
     }
-    text = json.dumps(document)
-    attributes = {
-        "inference_library": "isotherm",
-        "inference_library_version": version("isotherm"),
-        "created_at": document["saved"],
-        "sampler": repr(run),
-    }
-    sealed = f"{sha256(text.encode()).hexdigest()}\n{text}"
-    with (
-        explain_failure(f"`{path}`", "the previous content is intact."),
-        atomically(path) as draft,
-    ):
-        write(draft, sealed, store.arrays, attributes)
+    write_sealed(path, document, store.arrays, {"sampler": repr(run)})
 
 
 def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> Run:
@@ -138,28 +104,9 @@ def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> 
         If the file is cut, changed, or not a run of isotherm.
     """
     path = Path(path)
-    reader = _by_suffix(path, READERS)
-    try:
-        with reader(path) as file:
-            document = _parse_header(path, file.header())
-            arrays = {name: _array(file, name, about) for name, about in document["arrays"].items()}
+    with damaged_if_wrong(path):
+        document, arrays = read_sealed(path, FORMAT)
         return _run(document, arrays, like)
-    except Damaged:
-        raise
-    except (KeyError, TypeError, AttributeError, RuntimeError, OSError, UnicodeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise Damaged(f"`{path}` is damaged: {type(error).__name__}: {error}.") from error
-
-
-def _by_suffix(path: Path, table: dict[str, Callable]) -> Callable:
-    if path.suffix not in table:
-        raise ValueError(f"`path` must end in {' or '.join(table)}, got `{path.name}`.")
-    return table[path.suffix]
-
-
-def _digest(array: np.ndarray) -> str:
-    return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def _summary(run: Run) -> list[dict[str, Any]] | None:
@@ -222,31 +169,6 @@ def _restore(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
         return {key: _restore(part, arrays) for key, part in parts.items()}
     values = [_restore(part, arrays) for part in parts]
     return {"list": list, "tuple": tuple, "moments": lambda m: RunningMoments(*m)}[kind](values)
-
-
-def _parse_header(path: Path, header: str) -> dict[str, Any]:
-    seal, _, body = header.partition("\n")
-    if sha256(body.encode()).hexdigest() != seal:
-        raise Damaged(f"`{path}` was cut or changed: the sha256 of its header does not match.")
-    document = json.loads(body)
-    if document["format"] != FORMAT:
-        raise Damaged(f"`{path}` has format {document['format']}, this version reads {FORMAT}.")
-    return document
-
-
-def _array(file: Any, name: str, about: dict[str, Any]) -> np.ndarray:
-    dtype, shape = _dtype(about["dtype"]), tuple(about["shape"])
-    array = file.array(name, dtype, shape)
-    if _digest(array) != about["sha256"]:
-        raise Damaged(f"`{name}` was changed: its sha256 does not match.")
-    return array
-
-
-def _dtype(name: str) -> np.dtype:
-    dtype = jax.numpy.dtype(name)
-    if dtype.kind not in KINDS and dtype.name != "bfloat16":
-        raise Damaged(f"{name} is not a type that draws can have.")
-    return dtype
 
 
 def _run(document: dict[str, Any], arrays: dict[str, np.ndarray], like: ArrayTree | None) -> Run:
