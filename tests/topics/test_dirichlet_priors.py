@@ -75,6 +75,17 @@ def test_draws_of_alpha_leave_the_joint_law_invariant(shape):
     assert geweke_p_value(shape, priors.draw_document_prior) > FALSE_ALARM
 
 
+def draw_through_words(rng, n, alpha, shape):
+    """The step of beta: topics in place of documents, words in place of topics."""
+    assert shape == "symmetric"
+    drawn = priors.draw_word_prior(rng, n[n > 0], n.sum(1), alpha[0], n.shape[1])
+    return np.full(n.shape[1], drawn)
+
+
+def test_draws_of_beta_leave_the_joint_law_invariant():
+    assert geweke_p_value("symmetric", draw_through_words) > FALSE_ALARM
+
+
 def without_rate(rng, n, alpha, shape):
     """A mutant: the beta variables are left out."""
     tables = priors.draw_table_sums(rng, n, alpha)

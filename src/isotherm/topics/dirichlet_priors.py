@@ -178,11 +178,28 @@ def draw_log_beta(rng: np.random.Generator, a: float, b: np.ndarray) -> np.ndarr
     return log_first - np.logaddexp(log_first, np.log(rng.standard_gamma(b)))
 
 
-def draw_word_prior(rng: np.random.Generator, topic_words: np.ndarray, beta: float) -> float:
-    r"""Draw $\beta$ given the tokens of all topics, (topics, words)."""
-    num_words = topic_words.shape[1]
-    drawn = draw_document_prior(rng, topic_words, np.full(num_words, beta), "symmetric")
-    return float(drawn[0])
+def draw_word_prior(
+    rng: np.random.Generator, counts: np.ndarray, totals: np.ndarray, beta: float, num_words: int
+) -> float:
+    r"""Draw $\beta$ given the tokens of all topics.
+
+    Parameters
+    ----------
+    rng
+        Random generator.
+    counts
+        The $n_{kw}$ that are positive, in any order.
+    totals
+        $n_k$, (topics,).
+    beta
+        Current $\beta$.
+    num_words
+        $V$.
+    """
+    tables = draw_table_sums(rng, counts[:, None], np.array([beta]))
+    rate = -draw_log_beta(rng, num_words * beta, totals[totals > 0]).sum()
+    drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + num_words * rate)
+    return float(np.maximum(drawn, SMALLEST).item())
 
 
 def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:

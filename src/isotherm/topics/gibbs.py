@@ -160,8 +160,9 @@ class GibbsLDA:
             drawn = draw_document_prior(rng, n, alpha, self.learn_alpha)
             self.alpha = layout.as_alpha(drawn, self.num_topics)
         if self.learn_beta:
-            n = self._word_topics[:, : self.num_topics].T.astype(np.int64)
-            self.beta = draw_word_prior(rng, n, self.beta)
+            counts = self._word_topics[self._word_topics > 0].astype(np.int64)
+            totals = self._totals[: self.num_topics]
+            self.beta = draw_word_prior(rng, counts, totals, self.beta, self.corpus.num_words)
 
     def draws(
         self, num_draws: int, *, thin: int = 1, burn_in: int = 0, progress: bool | None = False

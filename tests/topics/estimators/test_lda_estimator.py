@@ -100,7 +100,7 @@ def test_priors_are_learned_by_default_or_kept_as_given(sampler):
     assert np.ptp(one.doc_topic_prior_) == 0 and abs(one.doc_topic_prior_[0] - 0.1) > 0.01
     default = BayesianLDA(3, **settings).fit(counts)
     assert np.allclose(default.doc_topic_prior_, 0.1) == (sampler == "filter")
-    assert default.topic_word_prior_ == pytest.approx(0.05)
+    assert (default.topic_word_prior_ == 0.05) == (sampler == "filter")
     given = BayesianLDA(3, doc_topic_prior=[0.1, 0.2, 0.3], topic_word_prior=0.2, **settings)
     given.fit(counts)
     np.testing.assert_allclose(given.doc_topic_prior_, [0.1, 0.2, 0.3], rtol=1e-6)

@@ -32,6 +32,7 @@ from isotherm.topics.estimators.progress import DocumentBar
 from isotherm.topics.estimators.stream_order import StreamOrder
 from isotherm.topics.estimators.summaries import DrawnShares
 from isotherm.topics.estimators.topic_table import TopicTable, make_table
+from isotherm.topics.perplexity import CompletionScore
 
 _ANY_TIME = {"batch_size", "fractional", "max_iter", "n_jobs", "verbose"}
 """Settings that may change between two calls of `partial_fit`."""
@@ -66,6 +67,23 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     @abstractmethod
     def perplexity(self, X: Any = None, *, observed: Any = None, scored: Any = None) -> float:
         """Compute the perplexity of documents by completion."""
+
+    @abstractmethod
+    def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
+        """Predict the scored tokens of documents with all draws."""
+
+    def log_likelihoods(self, observed: Any, scored: Any) -> np.ndarray:
+        """Compute the log probability of the scored tokens of each document, (documents,).
+
+        The differences between two models, document by document, tell how much better one of them
+        is, and with which standard error.
+
+        Parameters
+        ----------
+        observed, scored
+            Counts of the observed tokens, and of the tokens to predict, of the same documents.
+        """
+        return self._score(None, observed, scored).document_log_likelihoods()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log probability of a held-out token: minus the log of `perplexity`."""

@@ -20,6 +20,7 @@ from isotherm.topics.estimators.dpfa_learners import (
     StreamLearner,
 )
 from isotherm.topics.estimators.summaries import DocumentSummary, DrawnShares, TopWord
+from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.viewer import layer_data
 
 if TYPE_CHECKING:
@@ -332,6 +333,9 @@ class BayesianDPFA(TopicEstimator):
             A split of your own instead of `X`: counts of the observed tokens, and of the tokens to
             predict, of the same documents.
         """
+        return self._score(X, observed, scored).result().value
+
+    def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
         split = self._split(X, observed, scored)
         score = DPFAScore(
@@ -339,7 +343,7 @@ class BayesianDPFA(TopicEstimator):
         )
         for draw in self.parameters_:
             score.add(draw)
-        return score.result().value
+        return score.score
 
     @property
     def parameters_(self) -> list[Parameters]:

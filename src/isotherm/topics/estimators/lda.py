@@ -69,8 +69,9 @@ class BayesianLDA(TopicEstimator):
         0.1 otherwise. With the filter `"learned-symmetric"` helps if there are many topics; other
         samplers cannot learn it.
     topic_word_prior
-        $\beta$, Dirichlet prior of the words of a topic, a number or `"learned"`; `None` is 0.05.
-        Samplers other than `"gibbs"`, `"filter"`, `"scir"`, `"sgrld"` and `"tlasgr"` use the prior
+        $\beta$, Dirichlet prior of the words of a topic, a number or `"learned"`. `None` is
+        `"learned"` with Gibbs sampling without `seed_words`, and 0.05 otherwise. Samplers other
+        than `"gibbs"`, `"filter"`, `"scir"`, `"sgrld"` and `"tlasgr"` use the prior
         $\mathcal N(0.1, 1)$ of expanded-natural topics instead.
     seed_words
         Words that some topics are expected to have, `{topic: [word, …]}`, by name or by column:
@@ -315,13 +316,15 @@ class BayesianLDA(TopicEstimator):
             A split of your own instead of `X`: counts of the observed tokens, and of the tokens to
             predict, of the same documents.
         """
+        return self._score(X, observed, scored).result().value
+
+    def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
-        score = CompletionScore(
-            self._split(X, observed, scored), self._alpha, threads=self._threads
-        )
+        split = self._split(X, observed, scored)
+        score = CompletionScore(split, self._alpha, threads=self._threads)
         for topics, alpha in self._learner.conditional_means():
             score.add(topics, alpha=alpha)
-        return score.result().value
+        return score
 
     @property
     def doc_topic_prior_(self) -> np.ndarray:
@@ -391,6 +394,8 @@ class BayesianLDA(TopicEstimator):
             prior = _DOC_PRIORS.get(sampler or "", 0.1)
         alpha, shape = check_doc_prior(prior, self.n_components)
         learn_beta = isinstance(self.topic_word_prior, str) and self.topic_word_prior == "learned"
+        if self.topic_word_prior is None and self.seed_words is None:
+            learn_beta = sampler == "gibbs"
         shapes = (self.n_components, num_words)
         seeds = seed_counts(self.seed_words, self._names(None), shapes)
         if sampler in _DOC_PRIORS:

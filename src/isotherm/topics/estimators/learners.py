@@ -23,8 +23,8 @@ from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 from isotherm.topics.tlasgr import TLASGR
 
-NUM_STARTS, START_SHARE = 4, 30
-"""Number of starts of Gibbs sampling, and which part of all sweeps each of them makes."""
+NUM_STARTS, START_SWEEPS = 4, 10
+"""Number of starts of Gibbs sampling, and the most sweeps that each of them makes."""
 SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
     "scir": lambda h, beta: SCIR(polynomial(1.0, 1, 0.7) if h is None else h, beta),
     "sgrld": lambda h, beta: sgrld(None, polynomial(0.05, 100, 0.6) if h is None else h, beta),
@@ -220,7 +220,7 @@ class GibbsLDALearner(LDALearner):
         """Sweep all documents; `report` is called after each sweep."""
         starts = [self.plan.build_gibbs(corpus, i) for i in range(NUM_STARTS)]
         for start in starts:
-            start.sweep(-(-num_sweeps // START_SHARE))
+            start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
         gibbs, kept = max(starts, key=GibbsLDA.log_joint), kept_sweeps(num_sweeps, self.num_draws)
         self.num_documents = len(corpus)
         for i in range(1, num_sweeps + 1):
