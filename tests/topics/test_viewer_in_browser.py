@@ -88,6 +88,9 @@ def test_keyboard_chooses_topics_and_relevance(tab, pages):
         tab.press("Tab", 9)
         reached.append(tab.ask("document.activeElement.id || document.activeElement.tagName"))
     assert seen[3] in reached and "lambda" in reached and reached.count("BUTTON") >= 4
+    tab.ask("document.querySelector('#map [aria-checked=true]').focus()")
+    tab.press("ArrowRight", 39)  # the focus moves with the chosen topic
+    assert tab.ask("document.activeElement.id") == tab.ask(CHOSEN) == seen[0]
     tab.ask("document.querySelectorAll('#list button')[1].click()")
     assert tab.ask(CHOSEN) == seen[1]
 

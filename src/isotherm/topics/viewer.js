@@ -137,14 +137,15 @@ function drawGraph() {
 
 function choose(k) {
   chosen = k;
-  const topic = data.topics[k];
+  const topic = data.topics[k], inMap = find("map").contains(document.activeElement);
   for (const other of order) {
     const node = find(`topic-${other}`), same = other === k;
     node.setAttribute("aria-checked", String(same));
     node.setAttribute("tabindex", same ? "0" : "-1");
     find(`row-${other}`).setAttribute("aria-selected", String(same));
   }
-  if (find("map").contains(document.activeElement)) find(`topic-${k}`).focus();
+  find(`topic-${k}`).parentNode.append(find(`topic-${k}`)); // on top of the others
+  if (inMap) find(`topic-${k}`).focus();
   for (const group of document.querySelectorAll("#graph g[data-topic]")) {
     group.classList.toggle("chosen", Number(group.dataset.topic) === k);
   }
