@@ -101,7 +101,7 @@ def summary(rows: list[dict]) -> list[dict]:
         spread = f" ± {statistics.stdev(values):.0f}" if len(values) > 1 else ""
         table.append(
             {
-                "table": corpus,
+                "corpus": corpus,
                 "method": name,
                 "perplexity": f"{statistics.mean(values):.0f}{spread}",
                 "CPU seconds": round(statistics.mean(row["cpu_seconds"] for row in mine), 1),

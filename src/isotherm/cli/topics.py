@@ -129,7 +129,8 @@ def _count(
             f"`--all-words` ({len(texts)} texts)."
         ) from error
     analyze = vectorizer.build_analyzer()
-    return as_corpus(counts, vectorizer.get_feature_names_out()), [analyze(text) for text in texts]
+    names = vectorizer.get_feature_names_out().tolist()
+    return as_corpus(counts, names), [analyze(text) for text in texts]
 
 
 def _model(number: int, layers: str | None, passes: int | None, seed: int, verbose: bool) -> Any:

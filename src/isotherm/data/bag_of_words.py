@@ -19,7 +19,15 @@ from isotherm.data import npz
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, check_final_newline, shorten
-from isotherm.data.word_counts import LARGEST, CountError, Counts, check_counts, check_rows
+from isotherm.data.word_counts import (
+    LARGEST,
+    MAX_TOKENS,
+    CountError,
+    Counts,
+    check_counts,
+    check_rows,
+    describe_long,
+)
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
@@ -81,6 +89,8 @@ def parse_ldac(line: bytes) -> list[int]:
     if declared != actual:
         hint = ", so it may be truncated" if actual < declared else ""
         raise ValueError(f"it declares {declared} words but has {actual}{hint}")
+    if sum(numbers[2::2]) > MAX_TOKENS:
+        raise ValueError(f"it {describe_long(sum(numbers[2::2]))}")
     return numbers[1::2] + numbers[2::2]
 
 

@@ -122,7 +122,8 @@ class BCDFLDA:
         self.counts = np.zeros((num_words, layout.padded_size(num_topics)))
         """$a$: expected counts of all documents seen, word-major, float64."""
         self.prior_counts = check_prior_counts(prior_counts, num_topics, num_words)
-        self.learn_alpha, self.learn_beta = check_shape(learn_alpha), learn_beta
+        self.learn_alpha: Shape | None = check_shape(learn_alpha)
+        self.learn_beta = learn_beta
         size = 1 if learn_alpha == "symmetric" else num_topics
         self.alpha_sums = PriorSums(np.zeros(size), 0.0)
         self.beta_sums = PriorSums(np.zeros(1), 0.0)
@@ -170,7 +171,7 @@ class BCDFLDA:
         The second result is what the batch says about $\alpha$ and $\beta$.
         """
         size = self.counts.shape[1]
-        shape = self.counts + self.prior_counts
+        shape = self._counts_and_prior()
         word_topics, totals = shape.astype(np.float32), shape.sum(0)
         tokens, cells = batch.tokens(), size * np.repeat(word_rows, batch.counts).astype(np.int64)
         assignments = np.full(len(tokens), -1, np.int32)
@@ -204,14 +205,18 @@ class BCDFLDA:
             alpha = document_sums(n, self.alpha.astype(np.float64), self.learn_alpha)
         if self.learn_beta and self.num_documents < self.data_size:
             n = np.bincount(cells + assignments, minlength=len(words) * size).reshape(-1, size)
-            shape = self.counts + self.prior_counts
+            shape = self._counts_and_prior()
             past, totals = shape[words][:, used], shape.sum(0)[used]
             beta = word_sums(past, totals, n[:, used], self.beta, self.num_words)
         return alpha, beta
 
+    def _counts_and_prior(self) -> np.ndarray:
+        """Return the counts plus the pseudo-counts, without a copy if there are none."""
+        return self.counts if self.prior_counts.size == 1 else self.counts + self.prior_counts
+
     def topics(self) -> np.ndarray:
         r"""Compute $\mathrm E[\phi]$, (topics, words), float32; rows sum to 1."""
-        shape = layout.topic_major(self.counts + self.prior_counts, self.num_topics) + self.beta
+        shape = layout.topic_major(self._counts_and_prior(), self.num_topics) + self.beta
         return (shape / shape.sum(1, keepdims=True)).astype(np.float32)
 
     def draw(self, index: int = 0) -> np.ndarray:
@@ -220,7 +225,7 @@ class BCDFLDA:
         Different values of `index` give independent draws.
         """
         rng = counter_rng.generator(self.seed, "topics", self.num_batches * 2**20 + index)
-        shape = layout.topic_major(self.counts + self.prior_counts, self.num_topics) + self.beta
+        shape = layout.topic_major(self._counts_and_prior(), self.num_topics) + self.beta
         return draw_topics(rng, shape)
 
     def start_from(

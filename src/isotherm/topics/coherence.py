@@ -28,7 +28,7 @@ Lau, Newman & Baldwin (2014), *Machine reading tea leaves*, EACL.
 Dieng, Ruiz & Blei (2020), *Topic modeling in embedding spaces*, TACL: diversity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -208,11 +208,11 @@ def count_windows(
     """
     column = np.full(num_words, -1)
     column[words] = np.arange(len(words))
-    parts = iter([reference] if isinstance(reference, Corpus) else reference)
-    first = next(parts, None)
+    rest: Iterator[Any] = iter([reference] if isinstance(reference, Corpus) else reference)
+    first = next(rest, None)
     if first is None:
         raise ValueError("`reference` has no documents.")
-    parts = chain([first], parts)
+    parts: Iterable[Any] = chain([first], rest)
     if isinstance(first, Corpus):
         joint, number = _count_documents(column, len(words), parts)
     else:

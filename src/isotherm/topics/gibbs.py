@@ -91,7 +91,8 @@ class GibbsLDA:
         self.corpus, self.num_topics, self.beta, self.seed = corpus, num_topics, beta, seed
         self.alpha = layout.as_alpha(alpha, num_topics)
         self.prior_counts = check_prior_counts(prior_counts, num_topics, corpus.num_words)
-        self.learn_alpha, self.learn_beta = check_shape(learn_alpha), learn_beta
+        self.learn_alpha: Shape | None = check_shape(learn_alpha)
+        self.learn_beta = learn_beta
         if learn_beta and prior_counts is not None:
             raise ValueError("`learn_beta` must be False if there are `prior_counts`.")
         self._words, self._starts = corpus.tokens(), corpus.token_starts

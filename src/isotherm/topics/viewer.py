@@ -66,7 +66,7 @@ def _entropy(p: np.ndarray) -> np.ndarray:
 
 
 def pyldavis_data(
-    topics: np.ndarray, proportions: np.ndarray, corpus: Corpus, vocabulary: Sequence[str]
+    topics: np.ndarray, proportions: np.ndarray, corpus: Corpus, vocabulary: Sequence[Any]
 ) -> dict[str, Any]:
     """Return the arguments of `pyLDAvis.prepare`."""
     return {
@@ -210,8 +210,8 @@ def write_page(path: str | os.PathLike[str], data: dict[str, Any], title: str) -
     return path
 
 
-def _excerpt(text: str, length: int = 240) -> str:
-    words = " ".join(text.split())
+def _excerpt(text: Any, length: int = 240) -> str:
+    words = " ".join(str(text).split())
     return words if len(words) <= length else words[:length].rsplit(" ", 1)[0] + " …"
 
 

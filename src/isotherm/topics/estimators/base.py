@@ -425,7 +425,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 f"{len(parts[0])} and {len(parts[1])} documents."
             )
         known, hidden = (part.num_tokens for part in parts)
-        return Completion(*parts, known / max(known + hidden, 1), 0)
+        return Completion(parts[0], parts[1], known / max(known + hidden, 1), 0)
 
     def _corpus(self, X: Any, *, reset: bool) -> Corpus:
         """Check counts as scikit-learn does and convert them; `fractional` may round them."""

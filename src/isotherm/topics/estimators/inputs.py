@@ -113,7 +113,7 @@ def seed_counts(seed_words: Any, names: Any, shape: tuple[int, int]) -> np.ndarr
     return counts
 
 
-def _column(word: Any, columns: Mapping[str, int], num_words: int) -> int:
+def _column(word: Any, columns: Mapping[Any, int], num_words: int) -> int:
     if isinstance(word, int | np.integer) and 0 <= word < num_words:
         return int(word)
     if not columns:

@@ -219,9 +219,10 @@ class BayesianLDA(TopicEstimator):
             As in `fit`.
         """
         del y
-        if isinstance(getattr(self, "_learner", None), GibbsLDALearner):
+        learner = getattr(self, "_learner", None)
+        if isinstance(learner, GibbsLDALearner):
             self._refuse_changed_settings()
-            self._learner = self._learner.as_filter()
+            self._learner = learner.as_filter(self.total_samples)
         return self._partial_fit(X)
 
     def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:

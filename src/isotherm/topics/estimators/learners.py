@@ -218,10 +218,7 @@ class GibbsLDALearner(LDALearner):
 
     def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[], None]) -> None:
         """Sweep all documents; `report` is called after each sweep."""
-        starts = [self.plan.build_gibbs(corpus, i) for i in range(NUM_STARTS)]
-        for start in starts:
-            start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
-        gibbs, kept = max(starts, key=GibbsLDA.log_joint), kept_sweeps(num_sweeps, self.num_draws)
+        gibbs, kept = self._best_start(corpus, num_sweeps), kept_sweeps(num_sweeps, self.num_draws)
         self.num_documents = len(corpus)
         for i in range(1, num_sweeps + 1):
             gibbs.sweep()
@@ -229,9 +226,23 @@ class GibbsLDALearner(LDALearner):
                 self.kept.append((gibbs.counts(), np.array(gibbs.alpha), float(gibbs.beta)))
             report()
 
-    def as_filter(self) -> "LDAFilterLearner":
-        """Return a filter that continues with new documents, given the mean counts of the draws."""
-        learner = LDAFilterLearner(self.plan._replace(total=None), self.num_draws)
+    def _best_start(self, corpus: Corpus, num_sweeps: int) -> GibbsLDA:
+        best, best_joint = None, -np.inf
+        for i in range(NUM_STARTS):
+            start = self.plan.build_gibbs(corpus, i)
+            start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
+            joint = start.log_joint()
+            if best is None or joint > best_joint:
+                best, best_joint = start, joint
+        assert best is not None
+        return best
+
+    def as_filter(self, total: float | None) -> "LDAFilterLearner":
+        """Return a filter that continues with new documents, given the mean counts of the draws.
+
+        `total` is the number of documents that the posterior is conditioned on, as in the plan.
+        """
+        learner = LDAFilterLearner(self.plan._replace(total=total), self.num_draws)
         counts = np.mean([counts for counts, _, _ in self.kept], axis=0)
         learner.chain.start_from(counts, self.num_documents, self.alpha(), self.beta())
         return learner

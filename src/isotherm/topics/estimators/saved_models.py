@@ -118,7 +118,7 @@ class _Encoder:
         if isinstance(value, Learner):
             fields = value.__getstate__()
         else:
-            fields = value._asdict() if isinstance(value, tuple) else vars(value)
+            fields = value._asdict() if hasattr(value, "_asdict") else vars(value)
         encoded = {key: self.encode(x, f"{name}.{key}") for key, x in fields.items()}
         return {"type": type(value).__name__, "fields": encoded}
 
@@ -162,7 +162,7 @@ def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 def _build(kind: type, fields: dict[str, Any]) -> Any:
     if issubclass(kind, tuple) or is_dataclass(kind):
         return kind(**fields)
-    built = kind.__new__(kind)
+    built: Any = object.__new__(kind)
     if issubclass(kind, Learner):
         built.__setstate__(fields)
     else:

@@ -56,7 +56,8 @@ class StreamOrder:
         total = self.num_documents + size
         if self.num_documents and variance > 0:
             distance = float(np.sum((mean - self.mean) ** 2))
-            self.ratios.append(distance / (variance * (1 / size + 1 / self.num_documents)))
+            expected = float(variance) * (1 / size + 1 / self.num_documents)
+            self.ratios.append(distance / expected)
         self.mean += (mean - self.mean) * size / total
         self.num_documents = total
         if len(self.ratios) == WINDOW and float(np.mean(self.ratios)) > LIMIT:
