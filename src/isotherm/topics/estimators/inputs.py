@@ -33,7 +33,10 @@ def refuse_texts(X: Any) -> None:
 def _has_texts(X: Any) -> bool:
     if isinstance(X, list | tuple):
         return any(isinstance(document, str) for document in X[:1])
-    return isinstance(X, np.ndarray) and X.ndim == 1 and X.size > 0 and isinstance(X[0], str)
+    values = X.to_numpy() if hasattr(X, "to_numpy") else X  # of pandas and polars
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or len(values) == 0:
+        return False
+    return isinstance(values[0], str)
 
 
 def _has_bags(X: Any) -> bool:

@@ -282,12 +282,10 @@ class BayesianLDA(TopicEstimator):
     def _drawn_shares(self, X: Any) -> DrawnShares:
         corpus = self._corpus(X, reset=False)
         shares, main_topics = [], []
-        mean = np.zeros((len(corpus), self.n_components))
         for theta in self._draw_proportions(corpus):
             shares.append(theta.mean(0))
             main_topics.append(theta.argmax(1))
-            mean += theta / len(self._topic_draws)
-        return DrawnShares(np.array(shares), np.array(main_topics), mean)
+        return DrawnShares(np.array(shares), np.array(main_topics))
 
     def top_words(self, num_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
         """List the top words of each topic, and how often they are top words in the draws.

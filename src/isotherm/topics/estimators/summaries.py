@@ -133,8 +133,6 @@ class DrawnShares(NamedTuple):
     """Mean share of each topic over documents, (draws, topics)."""
     main_topics: np.ndarray
     """Topic with the largest share of each document, (draws, documents)."""
-    mean: np.ndarray
-    """Mean of the proportions over draws, (documents, topics)."""
 
 
 class Activation(NamedTuple):
@@ -234,7 +232,7 @@ def summarize_documents(
             sums.add(tuple(h.reshape(-1, h.shape[-1]) for h in result.units))
         parts.append([np.mean(x, axis=0) for x in zip(*means, strict=True)])
     mean, intensities, *units = (np.concatenate(x) for x in zip(*parts, strict=True))
-    drawn = DrawnShares(shares, main_topics, mean)
+    drawn = DrawnShares(shares, main_topics)
     return DocumentSummary(mean, intensities, tuple(units), sums.result(), drawn)
 
 
