@@ -49,7 +49,7 @@ class BayesianLDA(TopicEstimator):
 
     Accepts the output of `sklearn.feature_extraction.text.CountVectorizer`; sparse input is not
     converted to a dense array. Names are those of scikit-learn's `LatentDirichletAllocation` where
-    it has them. Memory does not grow with the number of documents: use `partial_fit` for streams.
+    it has them. With `partial_fit`, for streams, memory does not grow with the number of documents.
 
     By default `fit` draws by collapsed Gibbs sampling over all documents (`isotherm.topics.gibbs`)
     and `partial_fit` by conditional density filtering with discounted counts
