@@ -41,10 +41,10 @@ def topics(
     stop_words: Annotated[
         bool, typer.Option("--stop-words/--all-words", help="Ignore common English words.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)] = 0,
     show: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)] = 0,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the results only, no progress.")
     ] = False,
