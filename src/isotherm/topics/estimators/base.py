@@ -64,9 +64,22 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _begin_stream(self, corpus: Corpus) -> None:
         """Check the settings and build a learner for `partial_fit`."""
 
-    @abstractmethod
     def perplexity(self, X: Any = None, *, observed: Any = None, scored: Any = None) -> float:
-        """Compute the perplexity of documents by completion."""
+        """Compute the perplexity of documents by completion: half of the tokens observed.
+
+        Predictions are averaged over draws. This is not the bound of scikit-learn's
+        `LatentDirichletAllocation.perplexity`. `log_likelihoods` has the terms of each document,
+        for standard errors.
+
+        Parameters
+        ----------
+        X
+            Documents, as in `fit`, whose tokens are split at random.
+        observed, scored
+            A split of your own instead of `X`: counts of the observed tokens, and of the tokens to
+            predict, of the same documents.
+        """
+        return self._score(X, observed, scored).result().value
 
     @abstractmethod
     def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:

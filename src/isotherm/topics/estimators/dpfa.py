@@ -319,22 +319,6 @@ class BayesianDPFA(TopicEstimator):
         ]
         return unit_graph.plot_graph(activation, labels, max_units, max_links)
 
-    def perplexity(self, X: Any = None, *, observed: Any = None, scored: Any = None) -> float:
-        """Compute the perplexity of documents by completion: half of the tokens observed.
-
-        Predictions are averaged over draws. For a standard error, pass the `parameters_` to
-        `isotherm.topics.dpfa.perplexity.DPFAScore`.
-
-        Parameters
-        ----------
-        X
-            Documents, as in `fit`, whose tokens are split at random.
-        observed, scored
-            A split of your own instead of `X`: counts of the observed tokens, and of the tokens to
-            predict, of the same documents.
-        """
-        return self._score(X, observed, scored).result().value
-
     def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
         split = self._split(X, observed, scored)

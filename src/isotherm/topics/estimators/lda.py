@@ -300,23 +300,6 @@ class BayesianLDA(TopicEstimator):
         check_is_fitted(self)
         return top_words(self.components_, self._topic_draws, num_words, self._names(vocabulary))
 
-    def perplexity(self, X: Any = None, *, observed: Any = None, scored: Any = None) -> float:
-        """Compute the perplexity of documents by completion: half of the tokens observed.
-
-        Predictions are averaged over draws. This is not the bound of
-        `LatentDirichletAllocation.perplexity`. For a standard error, pass `draws_["topics"][0]` and
-        `doc_topic_prior_` to `isotherm.topics.perplexity.perplexity`.
-
-        Parameters
-        ----------
-        X
-            Documents, as in `fit`, whose tokens are split at random.
-        observed, scored
-            A split of your own instead of `X`: counts of the observed tokens, and of the tokens to
-            predict, of the same documents.
-        """
-        return self._score(X, observed, scored).result().value
-
     def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
         split = self._split(X, observed, scored)
