@@ -124,14 +124,14 @@ def _refuse_long_documents(counts: Counts, what: str, first: int) -> None:
     lengths = np.diff(sums[counts.indptr])
     if len(lengths) and lengths.max() > MAX_TOKENS:
         row = int((lengths > MAX_TOKENS).argmax())
-        raise CountError(f"{what}: document {first + row} {describe_long(lengths[row])}", row)
+        raise CountError(f"{what}: document {first + row} {describe_long(lengths[row])}.", row)
 
 
 def describe_long(length: int) -> str:
     """Return why a document of more than `MAX_TOKENS` words is refused, and what to do."""
     return (
         f"has {length:,} words, but a document can have at most {MAX_TOKENS:,}, since every word "
-        "is assigned to a topic by itself. Split it, or divide the counts if they are not of words."
+        "is assigned to a topic by itself. Split it, or divide the counts if they are not of words"
     )
 
 
