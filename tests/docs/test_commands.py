@@ -44,6 +44,9 @@ def test_commands_work(command, runs, monkeypatch):
         wikis.write(runs, "toy.xml.bz2", wikis.toy_pages())
         arguments = [*arguments[:1], str(runs / "toy.xml.bz2"), "--vocab", str(runs / "words.txt")]
         arguments += ["--out", str(runs / "wiki"), "--min-tokens", "2"]
+    elif verb == "topics":  # of these pages, one pass
+        arguments = [str(ROOT / "docs"), "--pattern", "*.md", *arguments[1:], "--passes", "1"]
+        arguments += ["--out", str(runs / "topics.html"), "--no-open"]
     elif verb == "report":
         arguments = [str(runs)]
         if not list(runs.glob("*/result.json")):  # no experiment ran before this test

@@ -14,7 +14,7 @@ import pytest
 
 import isotherm
 from isotherm.io import zarr_store
-from isotherm.io.formats import Damaged
+from isotherm.io.untrusted import Damaged
 
 pytest.importorskip("zarr")
 

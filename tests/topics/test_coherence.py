@@ -1,11 +1,65 @@
-"""NPMI agrees with its formula, also in batches; conversion of topics of other packages."""
+"""Coherence agrees with gensim and with its formula; diversity, labels; other packages' topics."""
 
+import gensim_reference as gensim
 import numpy as np
 import pytest
 
-from isotherm.topics.coherence import npmi, top_words
+from isotherm.topics.coherence import (
+    Agreement,
+    coherence,
+    diversity,
+    label_agreement,
+    npmi,
+    top_words,
+)
 from isotherm.topics.corpus import as_corpus
 from isotherm.topics.layout import as_topics
+
+GENSIM = {
+    "c_v": [0.2801010169, 0.2225431621, 0.3054699787, 0.5479027971],
+    "c_npmi": [-0.4006571756, -0.2280503077, -0.0761777700, -0.0538835862],
+    "c_uci": [-10.7248265023, -6.0606309361, -1.8188255282, -1.9440784670],
+    "u_mass": [-9.0080651740, -5.8350527076, -1.0775359540, -0.5392902500],
+}
+"""What `python tests/topics/gensim_reference.py` printed."""
+
+
+@pytest.mark.parametrize("measure", gensim.MEASURES)
+def test_coherence_is_that_of_gensim(measure):
+    settings = {"measure": measure, "num_words": gensim.NUM_WORDS, "vocabulary": gensim.NAMES}
+    value = coherence(gensim.topics(), gensim.texts(), **settings)
+    np.testing.assert_allclose(value.per_topic, GENSIM[measure], rtol=0, atol=1e-9)
+    if measure != "u_mass":  # a window of another size is another value
+        other = coherence(gensim.topics(), gensim.texts(), window=50, **settings)
+        assert np.abs(other.per_topic - value.per_topic).max() > 1e-3
+
+
+def test_a_corpus_is_a_reference_whose_documents_are_windows():
+    texts = gensim.texts()
+    counts = np.array([[text.count(name) for name in gensim.NAMES] for text in texts])
+    for measure in gensim.MEASURES:
+        settings = {"measure": measure, "num_words": gensim.NUM_WORDS}
+        a = coherence(gensim.topics(), as_corpus(counts), **settings)
+        b = coherence(gensim.topics(), texts, window=10**6, vocabulary=gensim.NAMES, **settings)
+        np.testing.assert_allclose(a.per_topic, b.per_topic, rtol=1e-12)
+        assert a.num_documents == b.num_documents == len(texts)
+
+
+def test_pairs_with_words_that_never_occur_have_no_information():
+    topics = np.eye(4)[[0, 1]].sum(0)[None]
+    for measure in ("c_npmi", "c_uci", "u_mass", "c_v"):
+        value = coherence(topics, as_corpus([[1, 0, 1, 0]]), measure=measure, num_words=2).mean
+        assert np.isfinite(value)
+
+
+def test_diversity_and_agreement_with_labels():
+    topics = np.kron(np.eye(3), np.ones((1, 4)))
+    assert diversity(topics, 4) == 1 and diversity(topics, 12) == pytest.approx(1 / 3)
+    assert diversity(topics) == pytest.approx(1 / 3)  # all twelve words of each
+    assert label_agreement([1, 1, 0, 2], list("aabc")) == Agreement(1.0, 1.0)
+    assert label_agreement([0, 1, 0, 1], list("aabb")) == Agreement(0.0, 0.5)
+    with pytest.raises(ValueError, match="one label per document"):
+        label_agreement([0, 1], ["a"])
 
 
 def by_hand(top, present):
@@ -54,6 +108,16 @@ def test_bad_arguments_are_refused():
         npmi(np.ones((1, 3)), corpus, num_words=2)
     with pytest.raises(ValueError, match="no documents"):
         npmi(np.ones((1, 3)), [], num_words=2)
+    with pytest.raises(ValueError, match="`measure` must be one of 'c_v', 'c_npmi'"):
+        coherence(np.ones((1, 2)), corpus, measure="umass", num_words=2)
+    with pytest.raises(ValueError, match="`vocabulary` is needed"):
+        coherence(np.ones((1, 2)), [["a", "b"]], num_words=2)
+    with pytest.raises(ValueError, match="`vocabulary` has 1 words, but the topics have 2"):
+        coherence(np.ones((1, 2)), [["a", "b"]], num_words=2, vocabulary=["a"])
+    with pytest.raises(ValueError, match="a text is a string"):
+        coherence(np.ones((1, 2)), ["a b"], num_words=2, vocabulary=["a", "b"])
+    with pytest.raises(ValueError, match="`window` must be at least 1"):
+        coherence(np.ones((1, 2)), [["a"]], num_words=2, vocabulary=["a", "b"], window=0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from isotherm.data.shards import StreamError
 from isotherm.topics.corpus_readers import (
+    from_bags,
     load_icml,
     load_wiki,
     open_stream,
@@ -67,3 +69,37 @@ def test_the_real_corpora():
         assert (batch.to_csr() != small[rows].to_csr()).nnz == 0
         if rows[-1] == 2999:
             break
+
+
+class Dictionary(dict):
+    """Like gensim's: maps numbers to words."""
+
+
+def test_gensim_bags_become_a_corpus():
+    bags = [[(2, 3), (0, 1)], [], [(1, 2.0)]]
+    corpus = from_bags(bags, Dictionary({0: "a", 1: "b", 2: "c"}))
+    np.testing.assert_array_equal(corpus.to_csr().toarray(), [[1, 0, 3], [0, 0, 0], [0, 2, 0]])
+    assert corpus.vocabulary == ("a", "b", "c")
+    assert from_bags(iter(bags), num_words=5).num_words == 5
+    assert len(from_bags([], num_words=2)) == 0
+    for arguments, message in [
+        ((bags,), "needs `dictionary` or `num_words`"),
+        ((bags, ["a", "b"]), "`bags`: document 0 has count 3.0 for word 2, but the vocabulary"),
+        (([["a"]], ["a"]), "`bags`: document 0 must be a list of pairs"),
+        (([[(0, -1)]], ["a"]), "cannot be negative"),
+        (([[(0, 1.5)]], ["a"]), "must be a whole number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            from_bags(*arguments)
+
+
+def test_a_document_that_is_too_long_does_not_stop_a_stream_for_good(tmp_path):
+    path = tmp_path / "long.ldac"
+    path.write_text(f"1 0:1\n1 1:{10**9}\n1 1:2\n")
+    stream = open_stream([path], num_words=2)
+    batches = stream.batches(5)
+    assert len(next(batches).corpus) == 1
+    with pytest.raises(StreamError, match="1,000,000,000 words") as caught:
+        next(batches)
+    (rest,) = stream.batches(5, caught.value.position.skip())
+    assert rest.corpus.num_tokens == 2

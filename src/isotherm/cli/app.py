@@ -1,4 +1,4 @@
-"""The command line: list, run, report, data, bench.
+"""The command line: list, run, report, data, bench, topics.
 
 Results go to stdout; progress, messages and errors go to stderr. Exit codes: 0 the claims hold, 1
 the run finished but a claim fails, or its results cannot be written, 2 a usage or configuration
@@ -16,6 +16,7 @@ import typer
 from isotherm.cli import data
 from isotherm.cli.bench import bench
 from isotherm.cli.interrupts import Interrupts, exit_on_error, resume_command
+from isotherm.cli.topics import topics
 from isotherm.paper.experiments import registry
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
         isotherm run double-well --smoke    run one of them, in seconds
         isotherm report                     write all results to runs/report.html
         isotherm data list                  show the datasets
+        isotherm topics FOLDER              find the topics of a folder of texts
     """,
     no_args_is_help=True,
     add_completion=False,
@@ -35,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command()(bench)
+app.command()(topics)
 
 
 def main() -> None:

@@ -18,7 +18,15 @@ from scipy import sparse
 from isotherm.data.matrix_market import read_matrix
 from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, check_final_newline, shorten
-from isotherm.data.word_counts import LARGEST, CountError, Counts, check_counts, check_rows
+from isotherm.data.word_counts import (
+    LARGEST,
+    MAX_TOKENS,
+    CountError,
+    Counts,
+    check_counts,
+    check_rows,
+    describe_long,
+)
 from isotherm.io import npz
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
@@ -145,19 +153,15 @@ def ldac_lines(
 
 
 def _check_document(parsed: list[int], num_words: int | None) -> None:
-    """Check the words of a parsed line, and the total count of words that occur repeatedly."""
+    """Check the words of a parsed line, and the number of its words."""
     words, counts = parsed[: len(parsed) // 2], parsed[len(parsed) // 2 :]
     largest = max(words, default=-1)
     if num_words is not None and largest >= num_words:
         raise ValueError(
             f"word {largest} is outside the vocabulary of {num_words} words (0 to {num_words - 1})"
         )
-    if sum(counts) > LARGEST:
-        totals: dict[int, int] = {}
-        for word, count in zip(words, counts, strict=True):
-            totals[word] = totals.get(word, 0) + count
-        if max(totals.values()) > LARGEST:
-            raise ValueError(f"the counts of one word add up to {max(totals.values())}, too large")
+    if sum(counts) > MAX_TOKENS:
+        raise ValueError(f"it {describe_long(sum(counts))}")
 
 
 def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:

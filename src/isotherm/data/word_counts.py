@@ -7,6 +7,12 @@ from scipy import sparse
 
 LARGEST = np.iinfo(np.int32).max
 """Largest word index and largest count."""
+MAX_TOKENS = 2**22
+"""Most words that a document can have, repetitions included.
+
+Gibbs sweeps assign every word by itself, a document at a time. They count in single precision,
+which is exact up to four times this number, and cannot be interrupted within a document.
+"""
 
 
 class Counts(NamedTuple):
@@ -57,7 +63,8 @@ def check_counts(x: Any, *, what: str = "`counts`") -> Counts:
     Raises
     ------
     CountError
-        A `ValueError` that names the first invalid document.
+        A `ValueError` that names the first invalid document, or one of more than `MAX_TOKENS`
+        words.
 
     Examples
     --------
@@ -107,7 +114,25 @@ def check_rows(
     if counts.dtype.kind == "f":
         entries.refuse(np.floor(counts) != counts, "a count must be a whole number")
     entries.refuse(counts > LARGEST, f"a count can be at most {LARGEST}")
-    return _canonical(entries, num_words)
+    canonical = _canonical(entries, num_words)
+    _refuse_long_documents(canonical, what, first)
+    return canonical
+
+
+def _refuse_long_documents(counts: Counts, what: str, first: int) -> None:
+    sums = np.concatenate([[0], np.cumsum(counts.counts, dtype=np.int64)])
+    lengths = np.diff(sums[counts.indptr])
+    if len(lengths) and lengths.max() > MAX_TOKENS:
+        row = int((lengths > MAX_TOKENS).argmax())
+        raise CountError(f"{what}: document {first + row} {describe_long(lengths[row])}.", row)
+
+
+def describe_long(length: int) -> str:
+    """Return why a document of more than `MAX_TOKENS` words is refused, and what to do."""
+    return (
+        f"has {length:,} words, but a document can have at most {MAX_TOKENS:,}, since every word "
+        "is assigned to a topic by itself. Split it, or divide the counts if they are not of words"
+    )
 
 
 class _Entries(NamedTuple):

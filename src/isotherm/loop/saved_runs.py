@@ -17,47 +17,25 @@ fields, so that functions of a position work, but its type is a new one. Of othe
 of every container.
 """
 
-import json
 import os
-import platform
 import re
 from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from isotherm.io.files import atomically, explain_failure
-from isotherm.io.formats import NetCDF, SafeTensors, write_netcdf, write_safetensors
-from isotherm.io.untrusted import Damaged, check_format, parse_json
-from isotherm.io.zarr_store import Zarr, write_zarr
+from isotherm.io.sealed import KINDS, check_suffix, damaged_if_wrong, read_sealed, write_sealed
+from isotherm.io.untrusted import Damaged
 from isotherm.loop.collect import RunningMoments
 from isotherm.loop.run import Rollback, Run
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
 
 FORMAT = 1
-KINDS = "fiub"
-"""Floating point, integers, booleans."""
-DAMAGE = (
-    LookupError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    OSError,
-    ValueError,
-    ArithmeticError,
-)
-"""What a header of somebody else can raise that is no JSON of ours."""
-WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
-READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 
 
 def save_run(run: Run, path: str | os.PathLike[str]) -> None:
@@ -86,7 +64,7 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     (1, 9, 2)
     """
     path = Path(path)
-    write = _by_suffix(path, WRITERS)
+    check_suffix(path)
     if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").exists():
         raise ValueError(f"`{path}` exists and is not a Zarr folder; it is not replaced.")
     store = _ArrayStore()
@@ -110,30 +88,9 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
             "call": dict(run.call),
         },
         "summary": run.summary().rows or None,
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("isotherm", "jax", "numpy")},
-        },
-        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
         "trees": trees,
-        "arrays": {
-            name: {"dtype": a.dtype.name, "shape": a.shape, "sha256": _digest(a)}
-            for name, a in store.arrays.items()
-        },
     }
-    text = json.dumps(document)
-    attributes = {
-        "inference_library": "isotherm",
-        "inference_library_version": version("isotherm"),
-        "created_at": document["saved"],
-        "sampler": repr(run),
-    }
-    sealed = f"{sha256(text.encode()).hexdigest()}\n{text}"
-    with (
-        explain_failure(f"`{path}`", "the previous content is intact."),
-        atomically(path) as draft,
-    ):
-        write(draft, sealed, store.arrays, attributes)
+    write_sealed(path, document, store.arrays, {"sampler": repr(run)})
 
 
 def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> Run:
@@ -152,30 +109,14 @@ def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> 
         If the file is cut, changed, or not a run of isotherm.
     """
     path = Path(path)
-    reader = _by_suffix(path, READERS)
-    try:
-        with reader(path) as file:
-            document = _parse_header(path, file.header())
-            arrays = {name: _array(file, name, about) for name, about in document["arrays"].items()}
+    check_suffix(path)
+    with damaged_if_wrong(path):
+        document, arrays = read_sealed(path, FORMAT)
         run = _run(document, arrays)
-    except (Damaged, FileNotFoundError):
-        raise
-    except DAMAGE as error:
-        raise Damaged(f"`{path}` is damaged: {type(error).__name__}: {error}.") from error
     if like is None:
         return run
     draws = _in_container(run.draws, like)
     return replace(run, draws=draws, collected={**run.collected, "draws": draws})
-
-
-def _by_suffix(path: Path, table: dict[str, Callable]) -> Callable:
-    if path.suffix not in table:
-        raise ValueError(f"`path` must end in {' or '.join(table)}, got `{path.name}`.")
-    return table[path.suffix]
-
-
-def _digest(array: np.ndarray) -> str:
-    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 class _ArrayStore:
@@ -257,30 +198,6 @@ def _named_tuple(name: str, values: dict[str, Any]) -> Any:
 def _tuple_type(name: str, fields: tuple[str, ...]) -> type:
     """Return one type for all tuples with this name and these fields."""
     return namedtuple(name, fields)
-
-
-def _parse_header(path: Path, header: str) -> dict[str, Any]:
-    seal, _, body = header.partition("\n")
-    if sha256(body.encode()).hexdigest() != seal:
-        raise Damaged(f"`{path}` was cut or changed: the sha256 of its header does not match.")
-    document = parse_json(body, f"`{path}` is not a run of isotherm")
-    check_format(path, document["format"], FORMAT)
-    return document
-
-
-def _array(file: Any, name: str, about: dict[str, Any]) -> np.ndarray:
-    dtype, shape = _dtype(about["dtype"]), tuple(about["shape"])
-    array = file.array(name, dtype, shape)
-    if _digest(array) != about["sha256"]:
-        raise Damaged(f"`{name}` was changed: its sha256 does not match.")
-    return array
-
-
-def _dtype(name: str) -> np.dtype:
-    dtype = jax.numpy.dtype(name)
-    if dtype.kind not in KINDS and dtype.name != "bfloat16":
-        raise Damaged(f"{name} is not a type that draws can have.")
-    return dtype
 
 
 def _run(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Run:

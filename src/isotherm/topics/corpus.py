@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from isotherm.data.word_counts import Counts, check_counts
+from isotherm.data.word_counts import Counts, check_counts, stack
 from isotherm.topics import counter_rng
 
 Rows = slice | Sequence[int] | np.ndarray
@@ -172,6 +172,23 @@ def as_corpus(
     if empty == "refuse" and not full.all():
         raise ValueError(f"Document {int(full.argmin())} has no words.")
     return corpus if empty == "keep" or full.all() else corpus[full]
+
+
+def join_corpora(parts: Sequence[Corpus]) -> Corpus:
+    """Concatenate documents over the same words; they keep their numbers.
+
+    Examples
+    --------
+    >>> corpus = as_corpus([[1, 0], [0, 2], [3, 0]])
+    >>> join_corpora([corpus[:1], corpus[1:]])
+    Corpus(3 documents, 2 words, 6 tokens)
+    """
+    first = parts[0]
+    if any(part.num_words != first.num_words for part in parts):
+        raise ValueError("All parts must have the same number of words.")
+    x = stack([Counts(part.indptr, part.words, part.counts, part.num_words) for part in parts])
+    numbers = np.concatenate([part.documents for part in parts])
+    return Corpus(*x, first.vocabulary, numbers)
 
 
 def check_vocabulary(vocabulary: Sequence[str], num_words: int) -> tuple[str, ...]:

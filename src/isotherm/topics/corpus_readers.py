@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +13,9 @@ import numpy as np
 from isotherm.data import bag_of_words
 from isotherm.data.registry import PathLike, locate
 from isotherm.data.shards import Position, Shards
-from isotherm.topics.corpus import Corpus, as_corpus, check_vocabulary
+from isotherm.data.word_counts import check_rows
+from isotherm.topics import counter_rng
+from isotherm.topics.corpus import Corpus, as_corpus, check_vocabulary, join_corpora
 
 
 def read_corpus(path: PathLike, vocabulary: PathLike | Sequence[str] | None = None) -> Corpus:
@@ -32,6 +34,85 @@ def read_corpus(path: PathLike, vocabulary: PathLike | Sequence[str] | None = No
     if bag_of_words.READERS[suffix] is bag_of_words.read_ldac:
         return as_corpus(bag_of_words.read_ldac(path, None if words is None else len(words)), words)
     return as_corpus(bag_of_words.READERS[suffix](path), words)
+
+
+def from_bags(
+    bags: Iterable[Iterable[tuple[int, int]]],
+    dictionary: Mapping[int, str] | Sequence[str] | None = None,
+    *,
+    num_words: int | None = None,
+) -> Corpus:
+    """Convert bags of words as gensim has them: per document a list of pairs (word, count).
+
+    Parameters
+    ----------
+    bags
+        The documents, for example `[dictionary.doc2bow(text) for text in texts]`.
+    dictionary
+        gensim's `Dictionary`, or the words in the order of their numbers.
+    num_words
+        Number of words, if there is no `dictionary`.
+
+    Examples
+    --------
+    >>> from_bags([[(0, 1), (2, 2)], []], ["red", "green", "blue"])
+    Corpus(2 documents, 3 words, 3 tokens)
+    """
+    if (dictionary is None) == (num_words is None):
+        raise ValueError("`from_bags` needs `dictionary` or `num_words`, and not both.")
+    names = None if dictionary is None else [dictionary[i] for i in range(len(dictionary))]
+    rows = [list(bag) for bag in bags]
+    for j, row in enumerate(rows):
+        if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in row):
+            raise ValueError(f"`bags`: document {j} must be a list of pairs (word, count).")
+    pairs = np.array([pair for row in rows for pair in row]).reshape(-1, 2)
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    size = len(names) if names is not None else int(num_words or 0)
+    words = pairs[:, 0].astype(np.int64)
+    return as_corpus(check_rows(indptr, words, pairs[:, 1], size, what="`bags`"), names)
+
+
+def shuffle_buffer(
+    batches: Iterable[Corpus], batch_size: int, *, buffer_size: int = 10_000, seed: int = 0
+) -> Iterator[Corpus]:
+    """Yield batches of documents in a more random order, for a stream that is sorted.
+
+    A buffer of documents is kept in memory. Each batch is drawn from it at random, and the next
+    documents of the stream take its place. A document moves by about `buffer_size` places, so the
+    buffer should span several subjects or sources; if it cannot, shuffle the files.
+
+    Parameters
+    ----------
+    batches
+        Documents in order, for example `(batch for batch, _ in stream.batches(1000))`.
+    batch_size
+        Documents of a batch; the last one may have fewer.
+    buffer_size
+        Documents in the buffer, at least `batch_size`.
+    seed
+        Seed of the random order.
+    """
+    if not 1 <= batch_size <= buffer_size:
+        raise ValueError(f"`batch_size` must be from 1 to {buffer_size=}, got {batch_size}.")
+    waiting: list[Corpus] = []
+    number, step = 0, 0
+    for more in batches:
+        waiting.append(more)
+        number += len(more)
+        while number >= buffer_size + batch_size:
+            buffer = join_corpora(waiting)
+            order = counter_rng.generator(seed, "documents", step).permutation(number)
+            yield buffer[order[:batch_size]]
+            waiting, number, step = (
+                [buffer[np.sort(order[batch_size:])]],
+                number - batch_size,
+                step + 1,
+            )
+    if waiting:
+        buffer = join_corpora(waiting)
+        buffer = buffer[counter_rng.generator(seed, "documents", step).permutation(number)]
+        for first in range(0, number, batch_size):
+            yield buffer[first : first + batch_size]
 
 
 def _words(vocabulary: PathLike | Sequence[str] | None) -> tuple[str, ...] | None:

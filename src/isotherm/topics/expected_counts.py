@@ -19,6 +19,7 @@ The number of threads does not change the results. Threads are started only if t
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from isotherm.topics.corpus import Corpus
 
 MIN_THREADED_SECONDS = 20e-3
 """Estimated work below which a call uses one thread. Measured on two busy cores."""
+MAX_CALL_SECONDS = 0.5
+"""Estimated work after which Ctrl-C is noticed: compiled code cannot be interrupted."""
 _SECONDS_PER_TOKEN, _SECONDS_PER_BLOCK = 35e-9, 4e-9
 
 
@@ -186,6 +189,17 @@ def fold_in_fixed_point(
     return Proportions(theta / theta.sum(1, keepdims=True), np.empty(0, np.int32))
 
 
+def doc_topic_counts(documents: Corpus, assignments: np.ndarray, num_topics: int) -> np.ndarray:
+    """Count the tokens of each topic in each document, (documents, topics), int64.
+
+    Tokens without a topic (-1) are not counted.
+    """
+    size, given = len(documents), assignments >= 0
+    document = np.repeat(np.arange(size), documents.lengths)
+    cells = document[given] * num_topics + assignments[given]
+    return np.bincount(cells, minlength=size * num_topics).reshape(size, num_topics)
+
+
 def check_sweeps(sweeps: int, burn_in: int) -> None:
     """Check that the burn-in leaves at least one sweep."""
     if not 0 <= burn_in < sweeps:
@@ -221,12 +235,12 @@ class _TokenSweeper:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sum counts over kept sweeps: by word (if `word_rows` are given) and by document.
 
-        Each thread has its own counts of words. Counts are whole numbers, so the order of their sum
-        does not matter.
+        Each run of documents has its own counts of words. Counts are whole numbers, so the order of
+        their sum does not matter.
         """
-        x, size = self.documents, len(self.alpha)
+        x, size, sums = self.documents, len(self.alpha), ThreadSum()
         doc_topics = np.zeros((len(self.documents), size), np.float32)
-        word_rows, per_thread = np.empty(0, np.int32) if word_rows is None else word_rows, []
+        word_rows = np.empty(0, np.int32) if word_rows is None else word_rows
 
         def work(first: int, last: int) -> None:
             word_topics = np.zeros((num_distinct, size), np.float32)
@@ -248,15 +262,68 @@ class _TokenSweeper:
                 doc_topics,
                 word_topics,
             )
-            per_thread.append(word_topics)
+            sums.add(word_topics)
 
         self.run_in_threads(work, rounds=init_sweeps + sweeps, threads=threads)
-        return (per_thread[0] if len(per_thread) == 1 else np.sum(per_thread, axis=0)), doc_topics
+        return sums.total, doc_topics
 
     def run_in_threads(self, work: Callable[[int, int], None], rounds: int, threads: int) -> None:
         """Divide the documents among threads."""
         seconds = token_seconds(self.total, rounds, len(self.alpha))
         run_in_threads(work, self.token_starts, seconds, threads)
+
+
+class ThreadSum:
+    """Sum of arrays that several threads add; the first array is taken over, not copied."""
+
+    def __init__(self) -> None:
+        self.total = np.empty(0, np.float32)
+        self._lock, self._empty = Lock(), True
+
+    def add(self, array: np.ndarray) -> None:
+        """Add an array, which must not be used any more."""
+        with self._lock:
+            if self._empty:
+                self.total, self._empty = array, False
+            else:
+                self.total += array
+
+
+def sweep_collapsed(
+    tokens: np.ndarray,
+    token_starts: np.ndarray,
+    assignments: np.ndarray,
+    word_topics: np.ndarray,
+    totals: np.ndarray,
+    alpha: np.ndarray,
+    beta: float,
+    streams: np.ndarray,
+) -> None:
+    r"""Run a fully collapsed sweep in place, in runs of documents between which Ctrl-C is noticed.
+
+    Parameters
+    ----------
+    tokens, token_starts, assignments, word_topics, totals, beta
+        As in `isotherm.topics.kernels.sweep_collapsed`.
+    alpha
+        $\alpha$, (topics,).
+    streams
+        Starts of the documents' random streams, (documents,).
+    """
+    prior = layout.padded(alpha)
+    seconds = token_seconds(len(tokens), 1, len(prior))
+    for first, last in document_runs(token_starts, seconds):
+        kernels.sweep_collapsed(
+            tokens,
+            token_starts[first : last + 1],
+            assignments,
+            word_topics,
+            totals,
+            prior,
+            np.float32(beta),
+            streams[None, first:last],
+            1,
+        )
 
 
 def token_seconds(num_tokens: int, rounds: int, padded_size: int) -> float:
@@ -267,19 +334,50 @@ def token_seconds(num_tokens: int, rounds: int, padded_size: int) -> float:
 def run_in_threads(
     work: Callable[[int, int], None], token_starts: np.ndarray, seconds: float, threads: int
 ) -> None:
-    """Divide documents into runs with about equal numbers of tokens, one per thread.
+    """Divide documents into runs with about equal numbers of tokens, and process them in threads.
 
     `work(first, last)` processes a run of documents. `seconds` is the estimated time on one thread;
-    if it is short, one thread does everything.
+    if it is short, one thread does everything. Runs are short enough for Ctrl-C to be noticed
+    between them.
     """
     if threads < 1:
         raise ValueError(f"`threads` must be at least 1, got {threads}.")
-    size = len(token_starts) - 1
-    if threads == 1 or seconds < MIN_THREADED_SECONDS:
-        work(0, size)
+    threads = 1 if seconds < MIN_THREADED_SECONDS else threads
+    edges = document_runs(token_starts, seconds, threads)
+    if threads == 1:
+        for first, last in edges:
+            work(first, last)
         return
-    cuts = np.searchsorted(token_starts, np.linspace(0, token_starts[-1], threads + 1)[1:-1])
-    edges = [0, *cuts.tolist(), size]
-    with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(work, *edge) for edge in pairwise(edges)]:
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for future in [pool.submit(work, *edge) for edge in edges]:
             future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def document_runs(
+    token_starts: np.ndarray, seconds: float, least: int = 1
+) -> list[tuple[int, int]]:
+    """Divide documents into runs of at most about `MAX_CALL_SECONDS`, of similar sizes.
+
+    Parameters
+    ----------
+    token_starts
+        Index of each document's first token, then the total number of tokens.
+    seconds
+        Estimated time for all documents.
+    least
+        Least number of runs.
+
+    Examples
+    --------
+    >>> document_runs(np.array([0, 5, 10, 15, 20]), 4 * MAX_CALL_SECONDS)
+    [(0, 1), (1, 2), (2, 3), (3, 4)]
+    """
+    number = max(least, int(np.ceil(seconds / MAX_CALL_SECONDS)))
+    total = token_starts[-1] - token_starts[0]
+    targets = token_starts[0] + np.linspace(0, total, number + 1)[1:-1]
+    cuts = np.unique(np.searchsorted(token_starts, targets)).tolist()
+    size = len(token_starts) - 1
+    return list(pairwise([0, *(cut for cut in cuts if 0 < cut < size), size]))

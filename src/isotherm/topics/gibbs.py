@@ -24,8 +24,16 @@ import numpy as np
 from scipy.special import gammaln
 
 from isotherm.loop.progress import make_progress
-from isotherm.topics import counter_rng, kernels, layout
+from isotherm.topics import counter_rng, layout
 from isotherm.topics.corpus import Corpus
+from isotherm.topics.dirichlet_priors import (
+    Shape,
+    check_prior_counts,
+    check_shape,
+    draw_document_prior,
+    draw_word_prior,
+)
+from isotherm.topics.expected_counts import doc_topic_counts, sweep_collapsed
 from isotherm.topics.state import StateDict
 
 _CHUNK = 2**22
@@ -45,6 +53,13 @@ class GibbsLDA:
         $\alpha$: a number (symmetric) or one per topic.
     beta
         $\beta$, symmetric.
+    prior_counts
+        Pseudo-counts that are added to $\beta$, (topics, words), for topics that are expected to
+        have certain words.
+    learn_alpha, learn_beta
+        Whether to draw $\alpha$ (`"asymmetric"`: one per topic, `"symmetric"`: one for all, or
+        `None`) and $\beta$ from their conditionals after every sweep, under a gamma hyperprior
+        (`isotherm.topics.dirichlet_priors`); `alpha` and `beta` are then the first values.
     seed
         Seed of all random numbers. The same seed gives the same chain on any machine.
 
@@ -64,6 +79,9 @@ class GibbsLDA:
         *,
         alpha: Any = 0.1,
         beta: float = 0.05,
+        prior_counts: Any = None,
+        learn_alpha: Shape | None = None,
+        learn_beta: bool = False,
         seed: int = 0,
     ) -> None:
         if num_topics < 1:
@@ -72,6 +90,11 @@ class GibbsLDA:
             raise ValueError(f"`beta` must be positive, got {beta}.")
         self.corpus, self.num_topics, self.beta, self.seed = corpus, num_topics, beta, seed
         self.alpha = layout.as_alpha(alpha, num_topics)
+        self.prior_counts = check_prior_counts(prior_counts, num_topics, corpus.num_words)
+        self.learn_alpha: Shape | None = check_shape(learn_alpha)
+        self.learn_beta = learn_beta
+        if learn_beta and prior_counts is not None:
+            raise ValueError("`learn_beta` must be False if there are `prior_counts`.")
         self._words, self._starts = corpus.tokens(), corpus.token_starts
         if len(self._words) == 0:
             raise ValueError("`corpus` has no tokens.")
@@ -84,9 +107,16 @@ class GibbsLDA:
         shape = (self.corpus.num_words, layout.padded_size(self.num_topics))
         self._totals = np.zeros(shape[1], np.int64)
         self._word_topics = np.zeros(shape, np.float32)
+        if self.prior_counts.any():
+            self._totals = self.prior_counts.sum(0)
+            self._word_topics += self.prior_counts
         if self.assignments[0] >= 0:
             np.add.at(self._word_topics, (self._words, self.assignments), np.float32(1))
             self._totals += np.bincount(self.assignments, minlength=shape[1])
+
+    def counts(self) -> np.ndarray:
+        r"""Return $n_{kw}$ plus the pseudo-counts, (topics, words), float32."""
+        return layout.topic_major(self._word_topics, self.num_topics)
 
     def sweep(self, num_sweeps: int = 1, *, progress: bool | None = False) -> None:
         """Draw every assignment `num_sweeps` times; the very first sweep initializes them.
@@ -108,19 +138,32 @@ class GibbsLDA:
 
     def _run(self, num_sweeps: int) -> None:
         key, numbers = counter_rng.purpose_key(self.seed, "collapsed"), self.corpus.documents
-        indices = range(self.num_sweeps, self.num_sweeps + num_sweeps)
-        kernels.sweep_collapsed(
-            self._words,
-            self._starts,
-            self.assignments,
-            self._word_topics,
-            self._totals,
-            layout.padded(self.alpha),
-            np.float32(self.beta),
-            np.stack([counter_rng.streams(key, s, numbers) for s in indices]),
-            num_sweeps,
-        )
-        self.num_sweeps += num_sweeps
+        for index in range(self.num_sweeps, self.num_sweeps + num_sweeps):
+            sweep_collapsed(
+                self._words,
+                self._starts,
+                self.assignments,
+                self._word_topics,
+                self._totals,
+                self.alpha,
+                self.beta,
+                counter_rng.streams(key, index, numbers),
+            )
+            self.num_sweeps += 1
+            self._draw_priors()
+
+    def _draw_priors(self) -> None:
+        if self.learn_alpha is None and not self.learn_beta:
+            return
+        rng = counter_rng.generator(self.seed, "rates", self.num_sweeps)
+        if self.learn_alpha is not None:
+            alpha, n = self.alpha.astype(np.float64), self._doc_topics()
+            drawn = draw_document_prior(rng, n, alpha, self.learn_alpha)
+            self.alpha = layout.as_alpha(drawn, self.num_topics)
+        if self.learn_beta:
+            counts = self._word_topics[self._word_topics > 0].astype(np.int64)
+            totals = self._totals[: self.num_topics]
+            self.beta = draw_word_prior(rng, counts, totals, self.beta, self.corpus.num_words)
 
     def draws(
         self, num_draws: int, *, thin: int = 1, burn_in: int = 0, progress: bool | None = False
@@ -137,7 +180,7 @@ class GibbsLDA:
 
     def topics(self) -> np.ndarray:
         r"""Compute $\mathrm E[\phi \mid z]$, (topics, words), float32; rows sum to 1."""
-        counts = layout.topic_major(self._word_topics, self.num_topics) + np.float32(self.beta)
+        counts = self.counts() + np.float32(self.beta)
         return counts / counts.sum(1, keepdims=True, dtype=np.float64).astype(np.float32)
 
     def proportions(self) -> np.ndarray:
@@ -146,25 +189,29 @@ class GibbsLDA:
         return (n / n.sum(1, keepdims=True)).astype(np.float32)
 
     def _doc_topics(self) -> np.ndarray:
-        size, given = len(self.corpus), self.assignments >= 0
-        document = np.repeat(np.arange(size), np.diff(self._starts))
-        cells = document[given] * self.num_topics + self.assignments[given]
-        return np.bincount(cells, minlength=size * self.num_topics).reshape(size, -1)
+        return doc_topic_counts(self.corpus, self.assignments, self.num_topics)
 
     def log_joint(self) -> float:
         r"""Compute $\log p(w, z)$; the chain has burnt in when it stops increasing."""
-        v, total = self.corpus.num_words, self.alpha.sum(dtype=np.float64)
-        n = self._word_topics[:, : self.num_topics].astype(np.float64)
-        words = gammaln(n + self.beta).sum() - gammaln(n.sum(0) + v * self.beta).sum()
-        words += self.num_topics * (gammaln(v * self.beta) - v * gammaln(self.beta))
+        total = self.alpha.sum(dtype=np.float64)
+        n = self.beta + self._word_topics[:, : self.num_topics].astype(np.float64)
+        prior = np.broadcast_to(self.prior_counts, self._word_topics.shape)[:, : self.num_topics]
+        prior = self.beta + prior
+        words = gammaln(n).sum() - gammaln(n.sum(0)).sum()
+        words += gammaln(prior.sum(0)).sum() - gammaln(prior).sum()
         m = self._doc_topics()
         topics = (gammaln(m + self.alpha) - gammaln(self.alpha)).sum()
         topics += (gammaln(total) - gammaln(m.sum(1) + total)).sum()
         return float(words + topics)
 
     def state_dict(self) -> StateDict:
-        """Return everything needed to resume: the assignments and the number of sweeps."""
-        return {"assignments": self.assignments.copy(), "num_sweeps": np.array(self.num_sweeps)}
+        """Return everything needed to resume: assignments, number of sweeps, learned priors."""
+        state = {"assignments": self.assignments.copy(), "num_sweeps": np.array(self.num_sweeps)}
+        if self.learn_alpha is not None:
+            state["alpha"] = np.array(self.alpha)
+        if self.learn_beta:
+            state["beta"] = np.array(self.beta)
+        return state
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Resume from the state of a chain with the same corpus and settings, bit for bit."""
@@ -172,4 +219,8 @@ class GibbsLDA:
         if assignments.shape != self.assignments.shape or assignments.max() >= self.num_topics:
             raise ValueError("`state` has another corpus or number of topics than this chain.")
         self.assignments, self.num_sweeps = assignments, int(state["num_sweeps"])
+        if self.learn_alpha is not None:
+            self.alpha = layout.as_alpha(state["alpha"], self.num_topics)
+        if self.learn_beta:
+            self.beta = float(state["beta"])
         self._count()

@@ -52,11 +52,14 @@ class TopicsDivergedError(DivergedError):
     def __init__(self, name: str, step: int) -> None:
         self.chain, self.leaf, self.run = 0, "topics", None  # type: ignore[assignment]
         self.first_step, self.last_step = step - 1, step
+        advice = "a smaller `step_size` or a larger batch"
+        if name.endswith(" euler"):
+            advice = (
+                "a smaller `step_size`, a larger batch, or the integrator 'ABOBA', which is stable "
+                "at larger steps"
+            )
         RuntimeError.__init__(
-            self,
-            f"{name} diverged: after {step} steps the topics are not finite. Try a smaller "
-            "`step_size`, a larger batch, or the integrator 'ABOBA', which is stable at "
-            "larger steps.",
+            self, f"{name} diverged: after {step} steps the topics are not finite. Try {advice}."
         )
 
 

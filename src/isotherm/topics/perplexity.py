@@ -168,14 +168,18 @@ class CompletionScore:
         with np.errstate(divide="ignore"):
             return np.log(self.sums / self.num_draws)
 
-    def result(self) -> Perplexity:
-        """Return the perplexity of all draws added so far."""
+    def document_log_likelihoods(self) -> np.ndarray:
+        r"""Return $\ell_j$, the log probability of the scored tokens of each document."""
         x = self.split.scored
         terms = np.concatenate([[0.0], np.cumsum(x.counts * self.log_probabilities())])
-        log_likelihood = np.diff(terms[x.indptr])
+        return np.diff(terms[x.indptr])
+
+    def result(self) -> Perplexity:
+        """Return the perplexity of all draws added so far."""
+        log_likelihood = self.document_log_likelihoods()
         lengths = self.split.scored.lengths
         used = lengths > 0
-        value, error = _ratio(log_likelihood[used], lengths[used])
+        value, error = perplexity_with_error(log_likelihood[used], lengths[used])
         method = "fixed-point fold-in"
         if self.fold_in == "gibbs":
             method = f"{self.sweeps} sweeps, {self.burn_in} burn-in" + ", warm" * self.warm
@@ -288,7 +292,7 @@ def _check_theta(theta: Any, shape: tuple[int, int]) -> np.ndarray:
     return theta / totals
 
 
-def _ratio(log_likelihood: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+def perplexity_with_error(log_likelihood: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
     """Compute the perplexity and its standard error over documents."""
     total, size = lengths.sum(), len(lengths)
     mean = log_likelihood.sum() / total

@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isotherm
+from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
 
@@ -39,10 +40,12 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("sampler", ["filter", *SAMPLERS])
+@pytest.mark.parametrize("sampler", ["auto", "filter", *SAMPLERS])
 def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
     counts, _ = simulated()
-    settings = {} if sampler == "filter" else {"step_size": 1e-3 if sampler == "sgld" else 0.03}
+    settings = (
+        {} if sampler in ("auto", "filter") else {"step_size": 1e-3 if sampler == "sgld" else 0.03}
+    )
     lda = BayesianLDA(3, sampler=sampler, batch_size=20, max_iter=20, random_state=0, **settings)
     lda.fit(counts)
     assert blocks(lda.components_).mean() > 0.7
@@ -56,7 +59,7 @@ def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
 
 def test_default_finds_the_topics_of_documents():
     counts, theta = simulated()
-    lda = BayesianLDA(3, random_state=0).fit(counts)
+    lda = BayesianLDA(3, random_state=1).fit(counts)
     shares = lda.transform(counts)
     np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
     match = np.corrcoef(theta.T, shares.T)[:3, 3:]
@@ -64,7 +67,112 @@ def test_default_finds_the_topics_of_documents():
     assert lda.score(counts) == pytest.approx(-np.log(lda.perplexity(counts)))
     assert lda.perplexity(counts) < 12 < BayesianLDA(1).fit(counts).perplexity(counts)
     lengths = lda.transform(counts, normalize=False).sum(1)
-    np.testing.assert_allclose(lengths, 40 + 0.3, rtol=1e-5)
+    np.testing.assert_allclose(lengths, 40 + lda.doc_topic_prior_.sum(), rtol=1e-5)
+
+
+def test_gibbs_sampling_continues_as_a_filter():
+    counts, _ = simulated()
+    lda = BayesianLDA(3, random_state=1).fit(counts[:150])
+    before, topics = lda.perplexity(counts[150:]), lda.components_
+    lda.partial_fit(counts[150:])
+    assert lda.n_documents_seen_ == 10 * 150 + 50
+    np.testing.assert_allclose(lda.components_, topics, atol=0.03)
+    assert not np.array_equal(lda.components_, topics)
+    assert lda.perplexity(counts[150:]) < 1.02 * before
+    with pytest.raises(ValueError, match="`sampler='gibbs'` needs all documents at once"):
+        BayesianLDA(3, sampler="gibbs").partial_fit(counts)
+
+
+@pytest.mark.parametrize("sampler", ["gibbs", "filter"])
+def test_priors_are_learned_by_default_or_kept_as_given(sampler):
+    rng = np.random.default_rng(0)
+    topics = np.kron(np.eye(3), np.ones((1, 6))) + 0.01
+    theta = rng.dirichlet([0.1, 0.1, 1.0], 300)
+    counts = rng.multinomial(40, theta @ (topics / topics.sum(1, keepdims=True)))
+    settings = {"sampler": sampler, "random_state": 1}
+    learned = BayesianLDA(3, doc_topic_prior="learned", topic_word_prior="learned", **settings)
+    learned.fit(counts)
+    assert learned.topic_word_prior_ != 0.05 and np.ptp(learned.doc_topic_prior_) > 0.05
+    if sampler == "gibbs":
+        assert 0.5 < learned.doc_topic_prior_.max() < 2
+        assert learned.doc_topic_prior_.max() > 2.5 * learned.doc_topic_prior_.min()
+    one = BayesianLDA(3, doc_topic_prior="learned-symmetric", **settings).fit(counts)
+    assert np.ptp(one.doc_topic_prior_) == 0 and abs(one.doc_topic_prior_[0] - 0.1) > 0.01
+    default = BayesianLDA(3, **settings).fit(counts)
+    assert np.allclose(default.doc_topic_prior_, 0.1) == (sampler == "filter")
+    assert (default.topic_word_prior_ == 0.05) == (sampler == "filter")
+    given = BayesianLDA(3, doc_topic_prior=[0.1, 0.2, 0.3], topic_word_prior=0.2, **settings)
+    given.fit(counts)
+    np.testing.assert_allclose(given.doc_topic_prior_, [0.1, 0.2, 0.3], rtol=1e-6)
+    assert given.topic_word_prior_ == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("sampler", ["gibbs", "filter"])
+def test_seed_words_choose_which_topic_is_which(sampler):
+    counts, _ = simulated()
+    names = [f"word{i}" for i in range(18)]
+    corpus = as_corpus(counts, names)
+    for order in ([0, 1, 2], [2, 0, 1]):
+        seeds = {k: [names[6 * block]] for k, block in enumerate(order)}
+        lda = BayesianLDA(3, seed_words=seeds, sampler=sampler, random_state=0).fit(corpus)
+        assert lda.components_.reshape(3, 3, 6).sum(2).argmax(1).tolist() == order
+    lda = BayesianLDA(3, seed_words={2: {0: 500.0}}, sampler=sampler, random_state=0).fit(counts)
+    assert lda.components_[2, 0] == lda.components_[:, 0].max()
+    for seeds, message in [
+        ({0: ["dog"]}, "`seed_words` has 'dog', which is not in the vocabulary"),
+        ({3: ["word1"]}, "`seed_words` has topic 3, but the topics are 0 to 2"),
+        ({0: "word1"}, "`seed_words` of topic 0 must be a list"),
+        (["word1"], "`seed_words` must be a dictionary"),
+        ({0: {"word1": -1}}, "`seed_words` must be positive"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            BayesianLDA(3, seed_words=seeds, sampler=sampler).fit(corpus)
+    with pytest.raises(ValueError, match="the words have no names"):
+        BayesianLDA(3, seed_words={0: ["word1"]}, sampler=sampler).fit(counts)
+    with pytest.raises(ValueError, match="`seed_words` needs Gibbs sampling or the filter"):
+        BayesianLDA(3, seed_words={0: [1]}, sampler="scir").fit(counts)
+
+
+def test_perplexity_of_a_given_split():
+    counts, _ = simulated()
+    lda = BayesianLDA(3, random_state=1, max_iter=3).fit(counts)
+    numbers = lda.n_documents_seen_ + np.arange(200)
+    split = completion(as_corpus(counts, documents=numbers), seed=0)
+    parts = {"observed": split.observed.to_csr(), "scored": split.scored}
+    assert lda.perplexity(**parts) == lda.perplexity(counts)
+    assert lda.perplexity(observed=split.scored, scored=split.observed) != lda.perplexity(counts)
+    for arguments, message in [
+        ({"observed": counts}, "Give `X`, or both"),
+        ({"X": counts, **parts}, "either `X`, or"),
+        ({"observed": counts, "scored": counts[:3]}, "parts of the same documents"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            lda.perplexity(**arguments)
+
+
+def test_topic_table_has_intervals_for_everything():
+    counts, theta = simulated()
+    names = [f"word{i}" for i in range(18)]
+    lda = BayesianLDA(3, random_state=1).fit(counts)
+    table = lda.topic_table(counts, theta.argmax(1), vocabulary=names, num_words=6)
+    assert [row["topic"] for row in table.rows] == [0, 1, 2]
+    assert sum(row["share"].mean for row in table.rows) == pytest.approx(1)
+    for row in table.rows:
+        assert len({int(word[4:]) // 6 for word in row["words"]}) == 1
+        for name in ("share", "c_v", "npmi"):
+            assert row[name].lower - 1e-9 <= row[name].mean <= row[name].upper + 1e-9
+        assert row["share"].lower < row["share"].upper
+    totals = table.totals
+    assert set(totals) == {"c_v", "npmi", "diversity", "nmi", "purity"}
+    assert totals["nmi"].mean > 0.8 and totals["purity"].mean > 0.9 and totals["npmi"].mean > 0
+    assert set(table.records()[0]) >= {"share", "share_lower", "share_upper", "c_v", "words"}
+    assert "purity" in str(table) and "word" in str(table)
+    bad = lda.topic_table(counts[:, ::-1].toarray(), num_words=6)  # words in the wrong places
+    assert bad.rows[0]["words"][0] in range(18) and "nmi" not in bad.totals
+    texts = [[f"word{w}" for w in np.repeat(np.arange(18), row)] for row in counts.toarray()]
+    of_texts = lda.topic_table(counts, vocabulary=names, reference=texts, measures=["u_mass"])
+    of_counts = lda.topic_table(counts, vocabulary=names, measures=["u_mass"])
+    assert of_texts.totals["u_mass"] == of_counts.totals["u_mass"]
 
 
 @pytest.mark.parametrize("sampler", ["filter", "msgnht", "scir"])
@@ -90,7 +198,7 @@ def test_memory_does_not_grow_with_the_stream(sampler):
 
 def test_intervals_of_topic_shares_cover_the_truth():
     counts, theta = simulated(300)
-    lda = BayesianLDA(3, random_state=0, num_draws=40).fit(counts)
+    lda = BayesianLDA(3, random_state=1, num_draws=40).fit(counts)
     order = np.corrcoef(theta.T, lda.transform(counts).T)[:3, 3:].argmax(1)
     mean, lower, upper = lda.topic_shares(counts, level=0.95)
     assert mean.sum() == pytest.approx(1)
@@ -104,7 +212,7 @@ def test_intervals_of_topic_shares_cover_the_truth():
 def test_top_words_have_membership_probabilities():
     counts, _ = simulated()
     names = [f"word{i}" for i in range(18)]
-    lda = BayesianLDA(3, random_state=0).fit(counts)
+    lda = BayesianLDA(3, random_state=1).fit(counts)
     for words in lda.top_words(6, names):
         assert len({int(w.word[4:]) // 6 for w in words}) == 1
         assert all(w.membership > 0.9 for w in words)
@@ -118,7 +226,9 @@ def test_bad_input_is_refused():
     refuses_bad_counts(BayesianLDA(2))
     for settings, message in [
         ({"n_components": 0}, "n_components == 0"),
-        ({"sampler": "nuts"}, "`sampler` must be one of 'filter', 'scir'"),
+        ({"sampler": "nuts"}, "`sampler` must be one of 'auto', 'gibbs', 'filter', 'scir'"),
+        ({"doc_topic_prior": "auto"}, "`doc_topic_prior` must be numbers or one of 'learned'"),
+        ({"doc_topic_prior": "learned", "sampler": "sgld"}, "needs Gibbs sampling or the filter"),
         ({"fractional": "floor"}, "`fractional` must be"),
         ({"burn_in": 30}, "`burn_in` must be"),
         ({"doc_topic_prior": -1.0}, "`doc_topic_prior` must be positive, got -1.0"),
@@ -157,12 +267,10 @@ def test_bad_settings_are_refused_in_fit(setting, bad, message):
 
 
 def test_numpy_and_large_integers_and_schedules_are_accepted():
-    settings = {
-        "n_jobs": np.int64(-1),
-        "total_samples": 10**10,
-        "step_size": isotherm.schedules.halving(0.1, 9),
-    }
-    for sampler in ("filter", "sgld"):
+    settings = {"n_jobs": np.int64(-1), "total_samples": 10**10}
+    steps = {"filter": None, "sgld": isotherm.schedules.halving(0.1, 9)}
+    for sampler, step_size in steps.items():
+        settings["step_size"] = step_size
         lda = BayesianLDA(2, sampler=sampler, sweeps=3, burn_in=np.int32(1), **settings)
         assert lda.partial_fit([[1, 2], [2, 0]]).components_.shape == (2, 2)
 
@@ -170,4 +278,5 @@ def test_numpy_and_large_integers_and_schedules_are_accepted():
 def test_empty_document_gets_the_mean_of_the_prior():
     counts, _ = simulated(50)
     lda = BayesianLDA(3, random_state=0, max_iter=2).fit(sparse.vstack([counts, 0 * counts[:1]]))
-    np.testing.assert_allclose(lda.transform(0 * counts[:1]), 1 / 3)
+    prior = lda.doc_topic_prior_
+    np.testing.assert_allclose(lda.transform(0 * counts[:1]), [prior / prior.sum()], rtol=1e-6)

@@ -234,7 +234,7 @@ def sweep(
     counts = np.empty((kept, len(batch), prepared.sizes[0]), np.int32)
     layers = np.empty((kept, *state.units.shape), np.uint8)
     streams = counter_rng.streams(counter_rng.purpose_key(seed, "gibbs"), step, batch.documents)
-    per_thread = []
+    sums = expected_counts.ThreadSum()
 
     def work(first: int, last: int) -> None:
         word_topics = np.zeros((len(words), size), np.float32)
@@ -257,17 +257,16 @@ def sweep(
             layers,
             word_topics,
         )
-        per_thread.append(word_topics)
+        sums.add(word_topics)
 
     per_document = _SECONDS_PER_UNIT * prepared.sizes[1:].sum() * len(kept_index)
     seconds = expected_counts.token_seconds(int(starts[-1]), len(kept_index), size)
     seconds += per_document * len(batch)
     expected_counts.run_in_threads(work, starts, seconds, threads)
     topics = int(prepared.sizes[0])
-    word_topics = per_thread[0] if len(per_thread) == 1 else np.sum(per_thread, axis=0)
     return SweepResult(
         words,
-        word_topics[:, :topics] / np.float32(kept),
+        sums.total[:, :topics] / np.float32(kept),
         theta[:, :topics] / np.float32(kept),
         counts,
         tuple(layers[:, :, i, :n] for i, n in enumerate(prepared.sizes)),

@@ -33,8 +33,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import digamma, gammaln
+from scipy.special import gammaln
 
+from isotherm.topics.dirichlet_priors import expected_tables
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.scir import transition
 
@@ -141,22 +142,6 @@ def draw_from_sums(
     if model.p is None:
         masses = rng.standard_gamma([model.a0 + tokens, model.b0 + r * used])
     return Rates(r, _draw_gamma0(model, rng, gamma0, r), masses)
-
-
-def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    r"""Compute $r_k\sum[\digamma(n_k + r_k) - \digamma(r_k)]$ over all axes but the last.
-
-    Examples
-    --------
-    >>> expected_tables(np.array([[2], [0]]), np.array([1.0]))
-    array([1.5])
-    """
-    flat = counts.reshape(-1, counts.shape[-1])
-    some = flat > 0
-    topic = np.nonzero(some)[1]
-    r = rates[topic]
-    means = r * (digamma(flat[some] + r) - digamma(r))
-    return np.bincount(topic, means, counts.shape[-1])
 
 
 def draw_tables(rng: np.random.Generator, counts: np.ndarray, rates: np.ndarray) -> np.ndarray:

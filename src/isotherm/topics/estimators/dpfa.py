@@ -8,7 +8,7 @@ from sklearn.utils import check_scalar
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from isotherm.topics.corpus import Corpus, completion
+from isotherm.topics.corpus import Completion, Corpus, completion
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.perplexity import DPFAScore
 from isotherm.topics.estimators import summaries, unit_graph
@@ -19,7 +19,9 @@ from isotherm.topics.estimators.dpfa_learners import (
     GibbsLearner,
     StreamLearner,
 )
-from isotherm.topics.estimators.summaries import DocumentSummary, TopWord
+from isotherm.topics.estimators.summaries import DocumentSummary, DrawnShares, TopWord
+from isotherm.topics.perplexity import CompletionScore
+from isotherm.topics.viewer import layer_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,8 +112,12 @@ class BayesianDPFA(TopicEstimator):
         Fraction of units that were on in the last batch, per layer. A layer that is always on or
         always off has no effect.
     prequential_perplexity_
-        Perplexity of tokens that were predicted before they were learned, over the last ten scored
-        batches: a fifth of the tokens is predicted from the others.
+        Perplexity of tokens of new documents that were predicted before they were learned, over the
+        last ten such scored batches: a fifth of the tokens is predicted from the others. NaN if
+        there were none: in `fit`, documents are new in the first pass only, and the first
+        `start_documents` are not.
+    training_perplexity_
+        The same for documents that were learned from before: in later passes of `fit`.
     n_documents_seen_, n_batch_iter_, n_iter_
         Number of documents and batches learned from, and of passes of `fit`.
 
@@ -204,9 +210,12 @@ class BayesianDPFA(TopicEstimator):
                 if self.inference == "filtering":
                     self.n_documents_seen_, shuffled = first, shuffled[first:]
                     bar.advance(first)
+                else:
+                    self._learn(shuffled[:first], bar, new=False)
+                    shuffled = shuffled[first:]
                 self._learn(shuffled, bar)
                 for epoch in range(1, passes):
-                    self._learn(self._shuffled(corpus, epoch), bar)
+                    self._learn(self._shuffled(corpus, epoch), bar, new=False)
         self.n_iter_ = passes
         return self
 
@@ -310,20 +319,15 @@ class BayesianDPFA(TopicEstimator):
         ]
         return unit_graph.plot_graph(activation, labels, max_units, max_links)
 
-    def perplexity(self, X: Any) -> float:
-        """Compute the perplexity of documents by completion: half of the tokens observed.
-
-        Predictions are averaged over draws. For other splits and a standard error, pass the
-        `parameters_` to `isotherm.topics.dpfa.perplexity.DPFAScore`.
-        """
+    def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
-        split = completion(self._hashed_corpus(X), seed=0)
+        split = self._split(X, observed, scored)
         score = DPFAScore(
             split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads
         )
         for draw in self.parameters_:
             score.add(draw)
-        return score.result().value
+        return score.score
 
     @property
     def parameters_(self) -> list[Parameters]:
@@ -344,12 +348,36 @@ class BayesianDPFA(TopicEstimator):
         return self._learner.prequential_perplexity()
 
     @property
+    def training_perplexity_(self) -> float:
+        """Perplexity of predicted tokens of documents learned from before; NaN if none were."""
+        check_is_fitted(self)
+        return self._learner.training_perplexity()
+
+    @property
     def _n_features_out(self) -> int:
         return self.layers[0]
 
     def _hashed_corpus(self, X: Any) -> Corpus:
         """Convert counts to documents whose random numbers depend only on their words."""
         return summaries.numbered_by_words(self._corpus(X, reset=False))
+
+    def _split(self, X: Any, observed: Any, scored: Any) -> Completion:
+        if X is not None and observed is None and scored is None:
+            return completion(self._hashed_corpus(X), seed=0)
+        split = super()._split(X, observed, scored)
+        return split._replace(observed=summaries.numbered_by_words(split.observed))
+
+    def _layer_data(self, corpus: Corpus, vocabulary: Any) -> dict[str, Any]:
+        if len(self.layers) == 1:
+            return {}
+        words = [
+            [[w.word for w in unit] for unit in self.top_words(3, vocabulary, layer=layer)]
+            for layer in range(1, len(self.layers) + 1)
+        ]
+        return layer_data(self._summarize(corpus).activation, words)
+
+    def _drawn_shares(self, X: Any) -> DrawnShares:
+        return self._summarize(X).drawn
 
     def _summarize(self, X: Any) -> DocumentSummary:
         check_is_fitted(self)
@@ -384,13 +412,23 @@ class BayesianDPFA(TopicEstimator):
 
     def _plan(self, corpus: Corpus, total: float | None) -> DPFAPlan:
         """Check the settings and collect them."""
-        self._check_settings(_COUNTS, ("topic_word_prior", "step_size", "weight_step_size"))
+        self._check_settings(_COUNTS, ("step_size", "weight_step_size"))
+        if not isinstance(self.layers, tuple | list | np.ndarray):
+            raise ValueError(
+                "`layers` must be a tuple with the number of units of each layer, such as (128, 64)"
+                f" or (4,), got {self.layers!r}."
+            )
         if self.start_documents is not None:
             check_scalar(self.start_documents, "start_documents", Integral, min_val=0)
         check_scalar(self.diffusion, "diffusion", Real, min_val=0)
         if self.inference not in _PASSES:
             known = ", ".join(map(repr, _PASSES))
             raise ValueError(f"`inference` must be one of {known}, got {self.inference!r}.")
+        if self.inference != "sgmcmc":
+            reason = f"`inference={self.inference!r}` has no step sizes"
+            self._warn_unused(reason, "step_size", "weight_step_size")
+        elif not isinstance(self.sampler, str):
+            self._warn_unused("a `sampler` object has its own", "step_size")
         self._begin(corpus)
         model = DPFA(corpus.num_words, tuple(self.layers), self._word_prior, self.r, p=self.p)
         network = (self.weight_step_size, self.diffusion, self.integrator)

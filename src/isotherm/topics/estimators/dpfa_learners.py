@@ -17,7 +17,7 @@ from isotherm.topics.dpfa.initialization import Start, learn_start
 from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
 from isotherm.topics.dpfa.perplexity import predict_batch
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.estimators.learners import Learner, named_sampler
+from isotherm.topics.estimators.learners import Learner, kept_sweeps, named_sampler
 from isotherm.topics.perplexity import prequential_perplexity
 from isotherm.topics.scir import SCIR
 from isotherm.types import Sampler
@@ -113,6 +113,14 @@ class DPFALearner(Learner):
     @abstractmethod
     def _parameters(self) -> list[Parameters]: ...
 
+    def prequential_perplexity(self) -> float:
+        """Return the perplexity of tokens predicted before they were learned; NaN if none were."""
+        return float("nan")
+
+    def training_perplexity(self) -> float:
+        """Return the perplexity of predicted tokens of documents learned from before, or NaN."""
+        return float("nan")
+
     def _draws(self) -> dict[str, np.ndarray]:
         arrays = [parameter_arrays(draw) for draw in self.parameters()]
         return {name: np.stack([x[name] for x in arrays])[None] for name in arrays[0]}
@@ -147,6 +155,9 @@ class StreamLearner(DPFALearner):
         self.chain = None if num_start_documents else self._build_chain()
         self.recent: deque[Parameters] = deque(maxlen=num_draws)
         self.predicted: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        """Log likelihood and number of predicted tokens, of new documents."""
+        self.fitted: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        """The same of documents that were learned from before."""
 
     @property
     def waiting(self) -> bool:
@@ -156,7 +167,7 @@ class StreamLearner(DPFALearner):
     def _build_chain(self) -> DPFAChain | DPFAFilter:
         return self.plan.build(None, self.num_start_batches)
 
-    def _update(self, batch: Corpus) -> None:
+    def _update(self, batch: Corpus, new: bool) -> None:
         self.num_documents += len(batch)
         if self.chain is None:
             self.start_batches.append(batch)
@@ -164,7 +175,7 @@ class StreamLearner(DPFALearner):
                 self.initialize(self.start_batches)
             return
         if self.predict_every and self.chain.num_batches % self.predict_every == 0:
-            self._predict(batch)
+            (self.predicted if new else self.fitted).append(self._predict(batch))
         if isinstance(self.chain, DPFAChain):
             total = self.plan.total
             self.chain.data_size = self.num_documents if total is None else total
@@ -179,10 +190,18 @@ class StreamLearner(DPFALearner):
         self.chain = self.plan.build(self.plan.learn_start(batches), self.num_start_batches)
 
     def prequential_perplexity(self) -> float:
-        """Return the perplexity of the tokens predicted in the last scored batches."""
+        """Return the perplexity of tokens that were predicted before they were learned."""
         return prequential_perplexity(np.sum([(0.0, 0.0), *self.predicted], axis=0))
 
-    def _predict(self, batch: Corpus) -> None:
+    def training_perplexity(self) -> float:
+        """Return the perplexity of predicted tokens of documents that were learned from before."""
+        return prequential_perplexity(np.sum([(0.0, 0.0), *self.fitted], axis=0))
+
+    def running_perplexity(self) -> float:
+        """Return the perplexity of the last scored batches, new or not."""
+        return self.training_perplexity() if self.fitted else self.prequential_perplexity()
+
+    def _predict(self, batch: Corpus) -> tuple[float, float]:
         plan = self.plan
         predicted = predict_batch(
             local_gibbs.prepare_parameters(self.chain.parameters()),
@@ -193,7 +212,7 @@ class StreamLearner(DPFALearner):
             num_batches=self.chain.num_batches,
             threads=plan.threads,
         )
-        self.predicted.append(tuple(predicted.tolist()))
+        return (float(predicted[0]), float(predicted[1]))
 
     def _parameters(self) -> list[Parameters]:
         if self.chain is None:
@@ -224,7 +243,7 @@ class GibbsLearner(DPFALearner):
         gibbs = DPFAGibbs(
             plan.model, corpus, seed=plan.seed, threads=plan.threads, parameters=parameters
         )
-        kept = num_sweeps - np.arange(self.num_draws) * max(num_sweeps // 2 // self.num_draws, 1)
+        kept = kept_sweeps(num_sweeps, self.num_draws)
         self._kept: list[Parameters] = []
         for i in range(1, num_sweeps + 1):
             gibbs.sweep()
@@ -239,7 +258,7 @@ class GibbsLearner(DPFALearner):
     def _build_chain(self) -> None:
         return None
 
-    def _update(self, batch: Corpus) -> None:
+    def _update(self, batch: Corpus, new: bool) -> None:
         raise NotImplementedError("Gibbs sampling needs all documents at once: use `run`.")
 
 

@@ -1,5 +1,6 @@
 """Latent Dirichlet allocation with scikit-learn's interface and posterior draws."""
 
+from collections.abc import Iterator
 from numbers import Real
 from typing import Any, Self
 
@@ -8,17 +9,27 @@ from sklearn.utils import check_scalar
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.topics import layout
-from isotherm.topics.corpus import Corpus, completion
+from isotherm.topics.corpus import Corpus
 from isotherm.topics.estimators.base import TopicEstimator
-from isotherm.topics.estimators.learners import LDAChainLearner, LDAFilterLearner, LDAPlan
+from isotherm.topics.estimators.inputs import check_doc_prior, seed_counts
+from isotherm.topics.estimators.learners import (
+    GibbsLDALearner,
+    LDAChainLearner,
+    LDAFilterLearner,
+    LDALearner,
+    LDAPlan,
+)
+from isotherm.topics.estimators.progress import DocumentBar
 from isotherm.topics.estimators.summaries import (
+    DrawnShares,
     TopicShares,
     TopWord,
+    draw_proportions,
+    summarize_shares,
     top_words,
-    topic_shares,
 )
-from isotherm.topics.expected_counts import fold_in_fixed_point
-from isotherm.topics.perplexity import perplexity
+from isotherm.topics.expected_counts import check_sweeps, fold_in_fixed_point
+from isotherm.topics.perplexity import CompletionScore
 
 _COUNTS = {
     "n_components": 1,
@@ -29,6 +40,8 @@ _COUNTS = {
     "burn_in": 0,
 }
 """Integer settings and their least values."""
+_DOC_PRIORS: dict[str, Any] = {"gibbs": "learned", "filter": 0.1}
+"""Learners that can learn the priors, and their default of `doc_topic_prior`."""
 
 
 class BayesianLDA(TopicEstimator):
@@ -36,29 +49,43 @@ class BayesianLDA(TopicEstimator):
 
     Accepts the output of `sklearn.feature_extraction.text.CountVectorizer`; sparse input is not
     converted to a dense array. Names are those of scikit-learn's `LatentDirichletAllocation` where
-    it has them. Memory does not grow with the number of documents: use `partial_fit` for streams.
+    it has them. With `partial_fit`, for streams, memory does not grow with the number of documents.
 
-    The default is conditional density filtering with discounted counts (`isotherm.topics.bcdf`):
-    the words of a batch are assigned to topics by collapsed Gibbs sweeps given all previous
-    batches, and draws are from the Dirichlet posterior of the topics. It has no step size. With
-    another `sampler` the topics are drawn by stochastic-gradient MCMC (`isotherm.topics.lda`).
+    By default `fit` draws by collapsed Gibbs sampling over all documents (`isotherm.topics.gibbs`)
+    and `partial_fit` by conditional density filtering with discounted counts
+    (`isotherm.topics.bcdf`): the words of a batch are assigned to topics by collapsed Gibbs sweeps
+    given all previous batches, and draws are from the Dirichlet posterior of the topics. Neither
+    has a step size. With another `sampler` the topics are drawn by stochastic-gradient MCMC
+    (`isotherm.topics.lda`).
 
     Parameters
     ----------
     n_components
         $K$, the number of topics.
     doc_topic_prior
-        $\alpha$, Dirichlet prior of the topics of a document; `None` is 0.1.
+        $\alpha$, Dirichlet prior of the topics of a document: a number, one number per topic,
+        `"learned"` (one per topic, from the documents) or `"learned-symmetric"` (one for all).
+        `None` is `"learned"` with Gibbs sampling, where it predicts held-out documents better, and
+        0.1 otherwise. With the filter `"learned-symmetric"` helps if there are many topics; other
+        samplers cannot learn it.
     topic_word_prior
-        $\beta$, Dirichlet prior of the words of a topic; `None` is 0.05. Samplers other than
-        `"filter"`, `"scir"`, `"sgrld"` and `"tlasgr"` use the prior $\mathcal N(0.1, 1)$ of
-        expanded-natural topics instead.
+        $\beta$, Dirichlet prior of the words of a topic, a number or `"learned"`. `None` is
+        `"learned"` with Gibbs sampling without `seed_words`, and 0.05 otherwise. Samplers other
+        than `"gibbs"`, `"filter"`, `"scir"`, `"sgrld"` and `"tlasgr"` use the prior
+        $\mathcal N(0.1, 1)$ of expanded-natural topics instead.
+    seed_words
+        Words that some topics are expected to have, `{topic: [word, …]}`, by name or by column:
+        each gets a pseudo-count of 10 in the prior of that topic. `{topic: {word: pseudo-count}}`
+        sets other pseudo-counts. Needs Gibbs sampling or the filter. Names need a `Corpus` with a
+        vocabulary or a DataFrame.
     sampler
-        `"filter"`, `"scir"`, `"sgrld"`, `"tlasgr"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`,
-        `"psgld"`, or a sampler object built with `grad_fn=None`.
+        `"auto"`: `"gibbs"` in `fit` and `"filter"` in `partial_fit`. Others: `"scir"`, `"sgrld"`,
+        `"tlasgr"`, `"msgnht"`, `"sgnht"`, `"sghmc"`, `"sgld"`, `"psgld"`, or a sampler object built
+        with `grad_fn=None`. `partial_fit` after a `fit` by Gibbs sampling continues with the
+        filter.
     step_size
-        $h$ of a named sampler, a number or a schedule; `None` is a default for each sampler. The
-        filter has no step size.
+        $h$ of a named sampler, a number or a schedule; `None` is a default for each sampler. Gibbs
+        sampling and the filter have no step size.
     learning_decay
         $\kappa$ in (0.5, 1] of the filter: smaller values discount old counts faster, 1 never does.
     batch_size
@@ -71,7 +98,8 @@ class BayesianLDA(TopicEstimator):
     num_draws
         Number of draws to keep.
     sweeps, burn_in
-        Gibbs sweeps per batch, and how many of them are discarded.
+        Gibbs sweeps per batch, and how many of them are discarded. Gibbs sampling makes `sweeps`
+        sweeps in each of the `max_iter` passes, and keeps draws from the second half.
     fractional
         What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
@@ -88,6 +116,8 @@ class BayesianLDA(TopicEstimator):
         Posterior mean of the topics, (topics, words); rows sum to 1.
     draws_
         Posterior draws: `{"topics": (1, draw, topic, word)}`.
+    doc_topic_prior_, topic_word_prior_
+        $\alpha$, (topics,), and $\beta$, as given or learned.
     n_documents_seen_, n_batch_iter_, n_iter_
         Number of documents and batches learned from, and of passes of `fit`.
 
@@ -101,13 +131,16 @@ class BayesianLDA(TopicEstimator):
     True
     """
 
+    _learner: LDALearner
+
     def __init__(
         self,
         n_components: int = 10,
         *,
-        doc_topic_prior: float | None = None,
-        topic_word_prior: float | None = None,
-        sampler: Any = "filter",
+        doc_topic_prior: Any = None,
+        topic_word_prior: Any = None,
+        seed_words: Any = None,
+        sampler: Any = "auto",
         step_size: Any = None,
         learning_decay: float = 0.7,
         batch_size: int = 100,
@@ -124,6 +157,7 @@ class BayesianLDA(TopicEstimator):
         self.n_components = n_components
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
+        self.seed_words = seed_words
         self.sampler = sampler
         self.step_size = step_size
         self.learning_decay = learning_decay
@@ -150,12 +184,31 @@ class BayesianLDA(TopicEstimator):
         """
         del y
         corpus = self._corpus(X, reset=True)
-        self._build_learner(corpus, total=len(corpus))
+        self._build_learner(corpus, total=len(corpus), sampler=self._sampler("gibbs"))
         with self._bar(self.max_iter * len(corpus)) as bar:
-            for epoch in range(self.max_iter):
-                self._learn(self._shuffled(corpus, epoch), bar)
+            if isinstance(self._learner, GibbsLDALearner):
+                self._run_gibbs(self._learner, corpus, bar)
+            else:
+                for epoch in range(self.max_iter):
+                    self._learn(self._shuffled(corpus, epoch), bar, new=epoch == 0)
         self.n_iter_ = self.max_iter
         return self
+
+    def _run_gibbs(self, learner: GibbsLDALearner, corpus: Corpus, bar: DocumentBar) -> None:
+        # The bar counts documents of a pass, so a sweep is a part of that.
+        done, per_sweep = 0, len(corpus) / self.sweeps
+
+        def report() -> None:
+            nonlocal done
+            done += 1
+            bar.advance(round(done * per_sweep) - round((done - 1) * per_sweep))
+
+        learner.run(corpus, self.max_iter * self.sweeps, report)
+        self.n_documents_seen_, self.n_batch_iter_ = self.max_iter * len(corpus), self.max_iter
+
+    def _sampler(self, automatic: str) -> Any:
+        is_auto = isinstance(self.sampler, str) and self.sampler == "auto"
+        return automatic if is_auto else self.sampler
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn from more documents of a stream.
@@ -166,6 +219,10 @@ class BayesianLDA(TopicEstimator):
             As in `fit`.
         """
         del y
+        learner = getattr(self, "_learner", None)
+        if isinstance(learner, GibbsLDALearner):
+            self._refuse_changed_settings()
+            self._learner = learner.as_filter(self.total_samples)
         return self._partial_fit(X)
 
     def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
@@ -207,17 +264,28 @@ class BayesianLDA(TopicEstimator):
         """
         check_is_fitted(self)
         check_scalar(level, "level", Real, min_val=0, max_val=1, include_boundaries="neither")
-        return topic_shares(
+        theta = list(self._draw_proportions(self._corpus(X, reset=False)))
+        values = theta if per_document else [x.mean(0) for x in theta]
+        return summarize_shares(np.array(values), level)
+
+    def _draw_proportions(self, corpus: Corpus) -> Iterator[np.ndarray]:
+        return draw_proportions(
             self._topic_draws,
-            self._corpus(X, reset=False),
+            corpus,
             self._alpha,
-            level=level,
-            per_document=per_document,
             sweeps=self.sweeps,
             burn_in=self.burn_in,
             seed=self._seed,
             threads=self._threads,
         )
+
+    def _drawn_shares(self, X: Any) -> DrawnShares:
+        corpus = self._corpus(X, reset=False)
+        shares, main_topics = [], []
+        for theta in self._draw_proportions(corpus):
+            shares.append(theta.mean(0))
+            main_topics.append(theta.argmax(1))
+        return DrawnShares(np.array(shares), np.array(main_topics))
 
     def top_words(self, num_words: int = 10, vocabulary: Any = None) -> list[list[TopWord]]:
         """List the top words of each topic, and how often they are top words in the draws.
@@ -232,32 +300,43 @@ class BayesianLDA(TopicEstimator):
         check_is_fitted(self)
         return top_words(self.components_, self._topic_draws, num_words, self._names(vocabulary))
 
-    def perplexity(self, X: Any) -> float:
-        """Compute the perplexity of documents by completion: half of the tokens observed.
-
-        Predictions are averaged over draws. This is not the bound of
-        `LatentDirichletAllocation.perplexity`. For other splits and a standard error, pass
-        `draws_["topics"][0]` to `isotherm.topics.perplexity.perplexity`.
-        """
+    def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
         check_is_fitted(self)
-        split = completion(self._corpus(X, reset=False), seed=0)
-        return perplexity(self._topic_draws, split, self._alpha, threads=self._threads).value
+        split = self._split(X, observed, scored)
+        score = CompletionScore(split, self._alpha, threads=self._threads)
+        for topics, alpha in self._learner.conditional_means():
+            score.add(topics, alpha=alpha)
+        return score
+
+    @property
+    def doc_topic_prior_(self) -> np.ndarray:
+        r"""$\alpha$, (topics,), as given or learned."""
+        check_is_fitted(self)
+        return np.array(self._learner.alpha(), np.float64)
+
+    @property
+    def topic_word_prior_(self) -> float:
+        r"""$\beta$, as given or learned."""
+        check_is_fitted(self)
+        return self._learner.beta()
 
     @property
     def _n_features_out(self) -> int:
         return self.n_components
 
     @property
-    def _topic_draws(self) -> np.ndarray:
-        """Draws of the topics, (draws, topics, words)."""
-        return self.draws_["topics"][0]
+    def _alpha(self) -> np.ndarray:
+        return layout.as_alpha(self._learner.alpha(), self.n_components)
 
     def _begin_stream(self, corpus: Corpus) -> None:
-        self._build_learner(corpus, self.total_samples)
+        sampler = self._sampler("filter")
+        if isinstance(sampler, str) and sampler == "gibbs":
+            raise ValueError("`sampler='gibbs'` needs all documents at once: use `fit`.")
+        self._build_learner(corpus, self.total_samples, sampler)
 
-    def _build_learner(self, corpus: Corpus, total: float | None) -> None:
+    def _build_learner(self, corpus: Corpus, total: float | None, sampler: Any) -> None:
         """Check the settings and build a learner."""
-        self._check_settings(_COUNTS, ("doc_topic_prior", "topic_word_prior", "step_size"))
+        self._check_settings(_COUNTS, ("step_size",))
         check_scalar(
             self.learning_decay,
             "learning_decay",
@@ -266,11 +345,19 @@ class BayesianLDA(TopicEstimator):
             max_val=1,
             include_boundaries="right",
         )
+        check_sweeps(self.sweeps, self.burn_in)
+        name = sampler if isinstance(sampler, str) else None
+        learner = {"gibbs": GibbsLDALearner, "filter": LDAFilterLearner}.get(
+            name or "", LDAChainLearner
+        )
+        if name in _DOC_PRIORS:
+            self._warn_unused(f"sampler {name!r} has no step size", "step_size")
+        elif name is None:
+            self._warn_unused("a `sampler` object has its own", "step_size")
+        alpha, priors = self._priors(name, corpus.num_words)
         self._begin(corpus)
-        alpha = 0.1 if self.doc_topic_prior is None else self.doc_topic_prior
-        self._alpha = layout.as_alpha(alpha, self.n_components)
         plan = LDAPlan(
-            self.sampler,
+            sampler,
             self.step_size,
             self._word_prior,
             self.learning_decay,
@@ -278,7 +365,32 @@ class BayesianLDA(TopicEstimator):
             total,
             self._threads,
             {"sweeps": self.sweeps, "burn_in": self.burn_in, "seed": self._seed, "alpha": alpha},
+            priors,
         )
-        is_filter = isinstance(self.sampler, str) and self.sampler == "filter"
-        learner = LDAFilterLearner if is_filter else LDAChainLearner
         self._set_learner(learner(plan, self.num_draws))
+
+    def _priors(self, sampler: str | None, num_words: int) -> tuple[np.ndarray, dict[str, Any]]:
+        r"""Check the priors; return $\alpha$, and what filters and Gibbs samplers learn."""
+        prior = self.doc_topic_prior
+        if prior is None:
+            prior = _DOC_PRIORS.get(sampler or "", 0.1)
+        alpha, shape = check_doc_prior(prior, self.n_components)
+        learn_beta = isinstance(self.topic_word_prior, str) and self.topic_word_prior == "learned"
+        if self.topic_word_prior is None and self.seed_words is None:
+            learn_beta = sampler == "gibbs"
+        shapes = (self.n_components, num_words)
+        seeds = seed_counts(self.seed_words, self._names(None), shapes)
+        if sampler in _DOC_PRIORS:
+            if seeds is not None and learn_beta:
+                raise ValueError(
+                    "`topic_word_prior` must be a number if there are `seed_words`, got 'learned'."
+                )
+            return alpha, {"learn_alpha": shape, "learn_beta": learn_beta, "prior_counts": seeds}
+        for given, what in [
+            (shape is not None, "`doc_topic_prior='learned'`"),
+            (learn_beta, "`topic_word_prior='learned'`"),
+            (seeds is not None, "`seed_words`"),
+        ]:
+            if given:
+                raise ValueError(f"{what} needs Gibbs sampling or the filter, not a sampler.")
+        return alpha, {}

@@ -15,12 +15,16 @@ from isotherm.samplers.sgld import sgld
 from isotherm.samplers.sgnht import sgnht
 from isotherm.samplers.sgrld import sgrld
 from isotherm.schedules import polynomial
-from isotherm.topics.bcdf import BCDFLDA
+from isotherm.topics import counter_rng
+from isotherm.topics.bcdf import BCDFLDA, draw_topics
 from isotherm.topics.corpus import Corpus
+from isotherm.topics.gibbs import GibbsLDA
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 from isotherm.topics.tlasgr import TLASGR
 
+NUM_STARTS, START_SWEEPS = 4, 10
+"""Number of starts of Gibbs sampling, and the most sweeps that each of them makes."""
 SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
     "scir": lambda h, beta: SCIR(polynomial(1.0, 1, 0.7) if h is None else h, beta),
     "sgrld": lambda h, beta: sgrld(None, polynomial(0.05, 100, 0.6) if h is None else h, beta),
@@ -90,10 +94,10 @@ class Learner(ABC):
             self.chain = self._build_chain()
             self.chain.load_state_dict(state["chain"])
 
-    def update(self, batch: Corpus) -> None:
-        """Learn from documents."""
+    def update(self, batch: Corpus, *, new: bool = True) -> None:
+        """Learn from documents; `new` says whether they have not been learned from before."""
         self._cache = {}
-        self._update(batch)
+        self._update(batch, new)
 
     def draws(self) -> dict[str, np.ndarray]:
         """Return draws by name, with leading axes (chain, draw)."""
@@ -103,8 +107,8 @@ class Learner(ABC):
         """Return the posterior mean of the topics, (topics, words)."""
         return self._cached("mean", self._mean_topics)
 
-    def prequential_perplexity(self) -> float:
-        """Return the perplexity of tokens predicted before they were learned; NaN if none were."""
+    def running_perplexity(self) -> float:
+        """Return the perplexity to show in a progress bar; NaN if there is none."""
         return float("nan")
 
     def _cached(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -116,13 +120,24 @@ class Learner(ABC):
     def _build_chain(self) -> Any: ...
 
     @abstractmethod
-    def _update(self, batch: Corpus) -> None: ...
+    def _update(self, batch: Corpus, new: bool) -> None: ...
 
     @abstractmethod
     def _draws(self) -> dict[str, np.ndarray]: ...
 
     @abstractmethod
     def _mean_topics(self) -> np.ndarray: ...
+
+
+def kept_sweeps(num_sweeps: int, num_draws: int) -> set[int]:
+    """Return which of the sweeps 1 to `num_sweeps` to keep: evenly spaced, from the second half.
+
+    Examples
+    --------
+    >>> sorted(kept_sweeps(100, 4))
+    [64, 76, 88, 100]
+    """
+    return set(range(num_sweeps, 0, -max(num_sweeps // 2 // num_draws, 1))[:num_draws])
 
 
 class LDAPlan(NamedTuple):
@@ -139,23 +154,133 @@ class LDAPlan(NamedTuple):
     threads: int
     common: dict[str, Any]
     """Arguments that chains and filters have in common."""
+    priors: dict[str, Any]
+    """How filters and Gibbs samplers learn the priors, and pseudo-counts."""
 
     def build_filter(self) -> BCDFLDA:
         """Build a filter that has not learned yet."""
         limit = np.inf if self.total is None else self.total
         return BCDFLDA(
-            *self.sizes, beta=self.beta, decay=self.decay, data_size=limit, **self.common
+            *self.sizes,
+            beta=self.beta,
+            decay=self.decay,
+            data_size=limit,
+            **self.common,
+            **self.priors,
         )
+
+    def build_gibbs(self, corpus: Corpus, start: int) -> GibbsLDA:
+        """Build a Gibbs sampler that has not made a sweep yet; every `start` is another one."""
+        alpha, seed = self.common["alpha"], self.common["seed"] + 2**31 * start
+        settings = {"alpha": alpha, "beta": self.beta, "seed": seed, **self.priors}
+        return GibbsLDA(corpus, self.sizes[0], **settings)
 
     def build_chain(self) -> LDAChain:
         """Build a chain that has not taken a step yet."""
         sampler = self.sampler
         if isinstance(sampler, str):
-            sampler = named_sampler(sampler, self.step_size, self.beta, others=("filter",))
+            sampler = named_sampler(
+                sampler, self.step_size, self.beta, others=("auto", "gibbs", "filter")
+            )
         return LDAChain(sampler, *self.sizes, data_size=1, threads=self.threads, **self.common)
 
 
-class LDAFilterLearner(Learner):
+class LDALearner(Learner):
+    """Base of the learners of `BayesianLDA`."""
+
+    plan: LDAPlan
+
+    @abstractmethod
+    def alpha(self) -> np.ndarray:
+        r"""Return $\alpha$, (topics,), the mean over draws if it is learned."""
+
+    def beta(self) -> float:
+        r"""Return $\beta$, the mean over draws if it is learned."""
+        return self.plan.beta
+
+    def conditional_means(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r"""Return topics to predict with, and $\alpha$, one pair for each draw."""
+        return [(topics, self.alpha()) for topics in self.draws()["topics"][0]]
+
+
+class GibbsLDALearner(LDALearner):
+    """Collapsed Gibbs sweeps over all documents; draws are from the second half of the sweeps.
+
+    Topics that start merged may stay so for a very long time. So the chain is the best of
+    `NUM_STARTS` after a few sweeps, by the joint probability of words and assignments.
+    """
+
+    def __init__(self, plan: LDAPlan, num_draws: int) -> None:
+        super().__init__()
+        self.plan, self.num_draws, self.num_documents = plan, num_draws, 0
+        self.kept: list[tuple[np.ndarray, np.ndarray, float]] = []
+        r"""Counts (topics, words), $\alpha$ and $\beta$ of the kept sweeps."""
+
+    def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[], None]) -> None:
+        """Sweep all documents; `report` is called after each sweep."""
+        gibbs, kept = self._best_start(corpus, num_sweeps), kept_sweeps(num_sweeps, self.num_draws)
+        self.num_documents = len(corpus)
+        for i in range(1, num_sweeps + 1):
+            gibbs.sweep()
+            if i in kept:
+                self.kept.append((gibbs.counts(), np.array(gibbs.alpha), float(gibbs.beta)))
+            report()
+
+    def _best_start(self, corpus: Corpus, num_sweeps: int) -> GibbsLDA:
+        best, best_joint = None, -np.inf
+        for i in range(NUM_STARTS):
+            start = self.plan.build_gibbs(corpus, i)
+            start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
+            joint = start.log_joint()
+            if best is None or joint > best_joint:
+                best, best_joint = start, joint
+        assert best is not None
+        return best
+
+    def as_filter(self, total: float | None) -> "LDAFilterLearner":
+        """Return a filter that continues with new documents, given the mean counts of the draws.
+
+        `total` is the number of documents that the posterior is conditioned on, as in the plan.
+        """
+        learner = LDAFilterLearner(self.plan._replace(total=total), self.num_draws)
+        counts = np.mean([counts for counts, _, _ in self.kept], axis=0)
+        learner.chain.start_from(counts, self.num_documents, self.alpha(), self.beta())
+        return learner
+
+    def alpha(self) -> np.ndarray:
+        r"""Return the mean of $\alpha$."""
+        return np.mean([alpha for _, alpha, _ in self.kept], axis=0)
+
+    def beta(self) -> float:
+        r"""Return the mean of $\beta$."""
+        return float(np.mean([beta for _, _, beta in self.kept]))
+
+    def conditional_means(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r"""Return $\mathrm E[\phi \mid z]$ and $\alpha$ of each draw."""
+        pairs = []
+        for counts, alpha, beta in self.kept:
+            shape = counts + np.float32(beta)
+            pairs.append((shape / shape.sum(1, keepdims=True), alpha))
+        return pairs
+
+    def _draws(self) -> dict[str, np.ndarray]:
+        seed = self.plan.common["seed"]
+        topics = []
+        for i, (counts, _, beta) in enumerate(self.kept):
+            topics.append(draw_topics(counter_rng.generator(seed, "topics", i), counts + beta))
+        return {"topics": np.stack(topics)[None]}
+
+    def _mean_topics(self) -> np.ndarray:
+        return np.mean([topics for topics, _ in self.conditional_means()], axis=0)
+
+    def _build_chain(self) -> None:
+        return None
+
+    def _update(self, batch: Corpus, new: bool) -> None:
+        raise NotImplementedError("Gibbs sampling needs all documents at once: use `run`.")
+
+
+class LDAFilterLearner(LDALearner):
     """Conditional density filtering: draws are from the Dirichlet distribution of the filter."""
 
     def __init__(self, plan: LDAPlan, num_draws: int) -> None:
@@ -166,8 +291,17 @@ class LDAFilterLearner(Learner):
     def _build_chain(self) -> BCDFLDA:
         return self.plan.build_filter()
 
-    def _update(self, batch: Corpus) -> None:
+    def _update(self, batch: Corpus, new: bool) -> None:
+        del new
         self.chain.update(batch)
+
+    def alpha(self) -> np.ndarray:
+        r"""Return the current $\alpha$."""
+        return self.chain.alpha
+
+    def beta(self) -> float:
+        r"""Return the current $\beta$."""
+        return self.chain.beta
 
     def _draws(self) -> dict[str, np.ndarray]:
         return {"topics": np.stack([self.chain.draw(i) for i in range(self.num_draws)])[None]}
@@ -176,7 +310,7 @@ class LDAFilterLearner(Learner):
         return self.chain.topics()
 
 
-class LDAChainLearner(Learner):
+class LDAChainLearner(LDALearner):
     """A chain of topics: one step per batch, and the topics of the last steps as draws."""
 
     def __init__(self, plan: LDAPlan, num_draws: int) -> None:
@@ -188,7 +322,12 @@ class LDAChainLearner(Learner):
     def _build_chain(self) -> LDAChain:
         return self.plan.build_chain()
 
-    def _update(self, batch: Corpus) -> None:
+    def alpha(self) -> np.ndarray:
+        r"""Return the given $\alpha$."""
+        return self.chain.alpha
+
+    def _update(self, batch: Corpus, new: bool) -> None:
+        del new
         self.num_documents += len(batch)
         total = self.plan.total
         self.chain.data_size = self.num_documents if total is None else total

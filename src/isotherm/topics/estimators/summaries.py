@@ -13,6 +13,7 @@ that only switches topics off has no words.
 *Co-activation* of two units of adjacent layers is the correlation of their states.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from isotherm.topics import counter_rng, layout
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import local_gibbs
 from isotherm.topics.dpfa.model import Parameters, draw_units
-from isotherm.topics.expected_counts import fold_in
+from isotherm.topics.expected_counts import doc_topic_counts, fold_in
 
 WARM_SWEEPS = 3
 """Sweeps per draw after the first, which start from the state of the previous draw."""
@@ -51,24 +52,20 @@ class TopWord(NamedTuple):
     """Fraction of the draws in which it is among the topic's top words."""
 
 
-def topic_shares(
+def draw_proportions(
     draws: np.ndarray,
     corpus: Corpus,
     alpha: np.ndarray,
     *,
-    level: float,
-    per_document: bool,
     sweeps: int,
     burn_in: int,
     seed: int,
     threads: int,
-) -> TopicShares:
-    r"""Draw the proportions of documents for every draw of the topics, and summarize them.
+) -> Iterator[np.ndarray]:
+    r"""Draw the proportions of documents, (documents, topics), for every draw of the topics.
 
     Topics are assigned to words by Gibbs sweeps, then $\theta_j \sim \mathrm{Dir}(\alpha + n_j)$.
     """
-    shares, size = [], (len(corpus), len(alpha))
-    document = np.repeat(np.arange(len(corpus)), corpus.lengths)
     for i, topics in enumerate(draws):
         z = fold_in(
             layout.word_major(topics),
@@ -80,12 +77,15 @@ def topic_shares(
             step=i,
             threads=threads,
         ).assignments
-        n = np.bincount(document * size[1] + z, minlength=size[0] * size[1])
+        n = doc_topic_counts(corpus, z, len(alpha))
         rng = counter_rng.generator(seed, "topics", -2 - i)
-        theta = rng.standard_gamma(n.reshape(size) + alpha)
-        theta /= theta.sum(1, keepdims=True)
-        shares.append(theta if per_document else theta.mean(0))
-    values, tail = np.array(shares), (1 - level) / 2
+        theta = rng.standard_gamma(n + alpha)
+        yield theta / theta.sum(1, keepdims=True)
+
+
+def summarize_shares(values: np.ndarray, level: float) -> TopicShares:
+    """Compute means and central credible intervals over draws, the first axis."""
+    tail = (1 - level) / 2
     return TopicShares(values.mean(0), *np.quantile(values, [tail, 1 - tail], axis=0))
 
 
@@ -123,6 +123,16 @@ class DocumentSummary(NamedTuple):
     units: tuple[np.ndarray, ...]
     """Probability that a unit is on, (documents, units) for each layer."""
     activation: "Activation"
+    drawn: "DrawnShares"
+
+
+class DrawnShares(NamedTuple):
+    """What draws of the proportions say about topics and documents."""
+
+    shares: np.ndarray
+    """Mean share of each topic over documents, (draws, topics)."""
+    main_topics: np.ndarray
+    """Topic with the largest share of each document, (draws, documents)."""
 
 
 class Activation(NamedTuple):
@@ -195,6 +205,8 @@ def summarize_documents(
         As in `isotherm.topics.dpfa.local_gibbs.sweep`.
     """
     sums, parts = ActivationSums(), []
+    shares = np.zeros((len(draws), draws[0].topics.shape[0]))
+    main_topics = np.zeros((len(draws), len(corpus)), np.int32)
     for first in range(0, len(corpus), _CHUNK):
         part, state, means = corpus[first : first + _CHUNK], None, []
         for i, draw in enumerate(draws):
@@ -213,11 +225,15 @@ def summarize_documents(
             )
             state, theta = result.state, result.intensities.astype(np.float64)
             layers = [h.mean(0, dtype=np.float64) for h in result.units]
-            means.append([theta / theta.sum(1, keepdims=True), theta, *layers])
+            normalized = theta / theta.sum(1, keepdims=True)
+            shares[i] += normalized.sum(0) / len(corpus)
+            main_topics[i, first : first + _CHUNK] = normalized.argmax(1)
+            means.append([normalized, theta, *layers])
             sums.add(tuple(h.reshape(-1, h.shape[-1]) for h in result.units))
         parts.append([np.mean(x, axis=0) for x in zip(*means, strict=True)])
-    shares, intensities, *units = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return DocumentSummary(shares, intensities, tuple(units), sums.result())
+    mean, intensities, *units = (np.concatenate(x) for x in zip(*parts, strict=True))
+    drawn = DrawnShares(shares, main_topics)
+    return DocumentSummary(mean, intensities, tuple(units), sums.result(), drawn)
 
 
 def prior_activation(

@@ -1,0 +1,134 @@
+"""LDA in memory, with fixed and learned priors, and tomotopy: held-out perplexity and CPU time.
+
+All learn from the same documents, each in a process of its own, and are scored on the same held-out
+halves of test documents, with the prior of documents that they use or have learned: ICML abstracts
+with 30 topics (a fifth of the documents to test, split by the seed) and Wikipedia articles with 128
+topics (500 test articles). tomotopy makes 200 sweeps with one worker, fits its prior of documents
+every ten sweeps (its default), and its last state is scored. A full run writes
+`docs/results/lda_in_memory.json`; `--quick` takes ICML and one seed, and writes nothing.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from reporting import RESULTS, alone, machine, write_document
+
+ALPHA, BETA, SWEEPS = 0.1, 0.05, 200
+RESULT = RESULTS / "lda_in_memory.json"
+PACKAGES = ("isotherm", "numpy", "numba", "tomotopy")
+FIXED = {"doc_topic_prior": ALPHA, "topic_word_prior": BETA}
+
+
+def ours(train, split, num_topics: int, seed: int, **settings) -> dict:
+    """Fit isotherm's estimator."""
+    from isotherm.topics.estimators.lda import BayesianLDA
+
+    model = BayesianLDA(num_topics, random_state=seed, **settings)
+    clock = time.process_time()
+    model.fit(train)
+    seconds = time.process_time() - clock
+    value = model.perplexity(observed=split.observed, scored=split.scored)
+    alpha, beta = model.doc_topic_prior_, model.topic_word_prior_
+    return result(value, seconds, alpha, beta)
+
+
+def tomotopy(train, split, num_topics: int, seed: int) -> dict:
+    """Fit tomotopy's LDA."""
+    from tomotopy import LDAModel
+
+    from isotherm.topics.layout import as_topics
+    from isotherm.topics.perplexity import perplexity
+
+    model = LDAModel(k=num_topics, alpha=ALPHA, eta=BETA, seed=seed)
+    words, starts = train.tokens().astype(str), train.token_starts
+    clock = time.process_time()
+    for begin, end in itertools.pairwise(starts):
+        if end > begin:
+            model.add_doc(words[begin:end].tolist())
+    model.train(SWEEPS, workers=1)
+    seconds = time.process_time() - clock
+    topics = [model.get_topic_word_dist(k) for k in range(num_topics)]
+    names = [str(word) for word in range(train.num_words)]
+    # Words that are in no training document get the smallest probability.
+    rare = float(np.min(topics))
+    topics = as_topics(topics, list(model.used_vocabs), onto=names, missing=rare)
+    score = perplexity(topics, split, np.array(model.alpha))
+    return result(score.value, seconds, np.array(model.alpha), BETA)
+
+
+def result(value: float, seconds: float, alpha: np.ndarray, beta: float) -> dict:
+    """Return what is measured of one contestant."""
+    total = float(np.sum(alpha))
+    return {"perplexity": value, "cpu_seconds": seconds, "alpha_sum": total, "beta": float(beta)}
+
+
+CONTESTANTS: dict[str, Callable[..., dict]] = {
+    "isotherm": ours,
+    "isotherm, 4 passes": partial(ours, max_iter=4),
+    "isotherm, only α learned": partial(ours, topic_word_prior=BETA),
+    "isotherm, fixed priors": partial(ours, **FIXED),
+    "isotherm, filter, fixed priors": partial(ours, sampler="filter", **FIXED),
+    "tomotopy, α learned": tomotopy,
+}
+
+
+def measure(name: str, corpus: str, seed: int) -> dict:
+    """Fit and score one contestant."""
+    from isotherm.topics.corpus import completion, train_test
+    from isotherm.topics.corpus_readers import load_icml, load_wiki
+
+    if corpus == "ICML":
+        train, test = train_test(load_icml(), test=0.2, seed=seed)
+    else:
+        train, test = load_wiki("small")[: int(corpus.split()[-1])], load_wiki("test")[:500]
+    split = completion(test, observed=0.5, seed=0)
+    num_topics = 30 if corpus == "ICML" else 128
+    row = {"name": name, "corpus": corpus, "documents": len(train), "seed": seed}
+    return row | CONTESTANTS[name](train, split, num_topics, seed)
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """Average over seeds."""
+    table = []
+    for corpus, name in dict.fromkeys((row["corpus"], row["name"]) for row in rows):
+        mine = [row for row in rows if (row["corpus"], row["name"]) == (corpus, name)]
+        values = [row["perplexity"] for row in mine]
+        spread = f" ± {statistics.stdev(values):.0f}" if len(values) > 1 else ""
+        table.append(
+            {
+                "corpus": corpus,
+                "method": name,
+                "perplexity": f"{statistics.mean(values):.0f}{spread}",
+                "CPU seconds": round(statistics.mean(row["cpu_seconds"] for row in mine), 1),
+                "sum of α": round(statistics.mean(row["alpha_sum"] for row in mine), 1),
+                "β": round(statistics.mean(row["beta"] for row in mine), 4),
+            }
+        )
+    return table
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="ICML, one seed; write nothing")
+    quick = parser.parse_args().quick
+    jobs = [("ICML", seed) for seed in range(1 if quick else 3)]
+    jobs += [] if quick else [("Wikipedia, 2000", 0)]
+    document = {"machine": machine(PACKAGES)}
+    rows = []
+    for corpus, seed in jobs:
+        for name in CONTESTANTS:
+            rows.append(alone(measure, name, corpus, seed))
+            print(rows[-1], flush=True)
+            document |= {"summary": summary(rows), "rows": rows}
+            if not quick:
+                write_document(RESULT, document)
+
+
+if __name__ == "__main__":
+    main()
