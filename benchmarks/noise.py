@@ -265,7 +265,7 @@ def main() -> None:
             "gradients per chain": num_gradients,
             "chains": len(STEPS) * len(FRICTIONS) * PILOT_CHAINS,
         }
-        document = {"machine": where, **shared, "rows": rows, "points": points}
+        document = {"machine": where, "settings": shared, "rows": rows, "points": points}
         write_document(RESULTS / "noise.json", document)
         plot(points, RESULTS / "noise.png")
 
