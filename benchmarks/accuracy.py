@@ -220,9 +220,10 @@ def blackjax_sgnht(target: Target, h: jax.Array) -> isotherm.Sampler:
         state = peer.step(key, rest, batch, h)
         return state.position, state
 
-    return wrapped(
-        lambda key, x: jax.tree.map(jnp.asarray, peer.init(x, key, target.friction)), step
-    )
+    def init(key, x):  # `peer.init` needs a concrete thermostat
+        return jax.tree.map(jnp.asarray, blackjax.sgnht.init(x, key, target.friction))
+
+    return wrapped(init, step)
 
 
 def blackjax_sghmc(target: Target, h: jax.Array) -> isotherm.Sampler:
