@@ -11,7 +11,7 @@ kicked by $M^\top \hat g$. The position in the state is always $\theta$.
 """
 
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,7 @@ def langevin(
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
     balanced = hasattr(grad_fn, "at_velocity")
+    at_velocity: Any = getattr(grad_fn, "at_velocity", None)
     if integrator is None:
         integrator = BALANCED_WORD if balanced else "ABOBA"
     is_word = isinstance(integrator, integrators.Integrator)
@@ -197,7 +198,7 @@ def langevin(
             return evaluate(grad_fn, state.position, batch)
         velocity = space.push(at_kick(key, state, number))
         h = step_size_fn(state.step_index)
-        grads = grad_fn.at_velocity(state.position, batch, velocity, h, temperature)
+        grads = at_velocity(state.position, batch, velocity, h, temperature)
         check_gradient(state.position, grads)
         return grads
 

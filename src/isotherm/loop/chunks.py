@@ -65,11 +65,10 @@ class Program:
     def observe(self, state: Any, info: StepInfo) -> tuple[dict, dict]:
         """Return what is kept of a draw: the values of collectors, and statistics of the chain."""
         stats = {"step_size": info.step_size, "configurational_temperature": info.virial}
-        if hasattr(state, "momentum"):
-            at_end = info.kinetic is None
-            stats["kinetic_temperature"] = (
-                kinetic_temperature(state.momentum) if at_end else info.kinetic
-            )
+        if info.kinetic is not None:
+            stats["kinetic_temperature"] = info.kinetic
+        elif hasattr(state, "momentum"):
+            stats["kinetic_temperature"] = kinetic_temperature(state.momentum)
         return {name: c.value(state) for name, c in self.stacked}, stats
 
     def observed(self, state: Any) -> Any:

@@ -206,9 +206,10 @@ def _round(
     """Return positions of a round, repeated with shorter steps if it was lost."""
     so_far = joined(scales)
     h = _step_size(so_far, density.dimension, largest_heat)
+    path = [position]
     for _ in range(MAX_HALVINGS):
-        path = move(random.fold(key, 2), position, space, h, so_far.frequency, batches)
-        path = [jax.tree.map(lambda x, i=i: x[i], path) for i in range(POSITIONS_PER_ROUND)]
+        moved = move(random.fold(key, 2), position, space, h, so_far.frequency, batches)
+        path = [jax.tree.map(lambda x, i=i: x[i], moved) for i in range(POSITIONS_PER_ROUND)]
         if density.is_typical(path[-1]):
             return path
         h /= 2
@@ -287,7 +288,7 @@ def _measure(
         pushed = space.push(direction)
         energy = jax.tree.map(lambda v, c: c * jnp.sum(v * v), pushed, precision)
         sizes = jax.tree.map(lambda d: jnp.sum(d * d), direction)
-        return sum(jax.tree.leaves(energy)) / sum(jax.tree.leaves(sizes))
+        return jnp.asarray(sum(jax.tree.leaves(energy)) / sum(jax.tree.leaves(sizes)))
 
     stiffness = largest_eigenvalue(hessian_times, random.gaussian(random.fold(key, 4), like), 20)
     frequency = jnp.sqrt(jnp.mean(jax.lax.map(curvature, jnp.arange(8))))

@@ -69,8 +69,8 @@ class WarmStart(NamedTuple):
     thermostat_mass: float
     stiffness: float
     """Largest curvature in these coordinates; 1 in an eigenbasis."""
-    noise_variance: float | None
-    """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them. `None`
+    noise_variance: float
+    """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them. NaN
     for a network, whose balanced gradient takes the noise out."""
     initial_thermostat: float | None = None
     """Where thermostats start; `None` for the diffusion, as with a balanced gradient."""
@@ -137,8 +137,8 @@ def warm_start(
     chunk_size
         Rows per evaluation in passes over all data.
     """
-    is_balanced = isinstance(grad_fn, BalancedGradient)
-    wanted, grad_fn = grad_fn, grad_fn.gradient if is_balanced else grad_fn
+    wanted = grad_fn if isinstance(grad_fn, BalancedGradient) else None
+    grad_fn = grad_fn.gradient if isinstance(grad_fn, BalancedGradient) else grad_fn
     check_target(grad_fn, batches)
     allowed = ("eigenbasis", "diagonal", "identity", "prior", "kronecker")
     if coordinates not in allowed:
@@ -166,7 +166,7 @@ def warm_start(
     if isinstance(batches, StreamedBatches):  # whose data are read once per sum over all rows
         batches = batches.in_memory(random.fold(key, 4), NUM_HELD)
     if coordinates in ("prior", "kronecker"):
-        gradient = wanted if is_balanced else balanced(grad_fn)
+        gradient = balanced(grad_fn) if wanted is None else wanted
         found = network_start(
             random.fold(key, 3),
             gradient,
@@ -186,7 +186,7 @@ def warm_start(
             diffusion=frequency,
             thermostat_mass=frequency**-2,
             stiffness=float(found.scales.stiffness),
-            noise_variance=None,
+            noise_variance=np.nan,
             grad_fn=gradient,
             unbalanced_heat=found.heat,
         )
@@ -212,7 +212,7 @@ def warm_start(
     noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
     start = DIFFUSION / unit + step_size * float(np.median(variance)) / 2
     heat = None
-    if is_balanced:
+    if wanted is not None:
         gradient, start = balanced(gradient, num_shards=wanted.num_shards), None
         measure = jax.jit(lambda k, x: unit_strengths(k, gradient, x, batches, space))
         each = [measure(random.fold(random.fold(key, 4), i), x) for i, x in enumerate(positions)]

@@ -50,7 +50,7 @@ class LogDensityTarget(NamedTuple):
         """Take leapfrog steps; columns of `basis` are the directions of the momentum."""
         if self.leapfrog is not None:
             return self.leapfrog(position, momentum, gradient, basis, step_size, num_leapfrog)
-        momentum = momentum + 0.5 * step_size * gradient @ basis
+        value, momentum = np.zeros(len(position)), momentum + 0.5 * step_size * gradient @ basis
         for left in reversed(range(num_leapfrog)):
             position = position + step_size * momentum @ basis.T
             value, gradient = self.log_density_and_gradient(position)

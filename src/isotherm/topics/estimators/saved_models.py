@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.io.untrusted import Damaged
 from isotherm.io.sealed import KINDS, damaged_if_wrong, read_sealed, write_sealed
+from isotherm.io.untrusted import Damaged
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.estimators.dpfa_learners import DPFAPlan, GibbsLearner, StreamLearner

@@ -283,6 +283,7 @@ def _sample(
     with warnings.catch_warnings():  # the effect of shuffled batches is measured here
         warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
         warnings.simplefilter("ignore", isotherm.exceptions.HealthWarning)
+        warnings.simplefilter("ignore", isotherm.exceptions.LostDrawsWarning)
         sampled = isotherm.sample(
             key,
             sampler,

@@ -33,7 +33,8 @@ class Problem(NamedTuple):
     def inside(self) -> np.ndarray:
         """Which of the compared numbers belong to points among the data."""
         among = (self.grid**2).sum(1) <= 1
-        return np.repeat(among, self.network.predict(self.start, self.grid[:1]).shape[1])
+        num_outputs = len(self.outputs(self.start)) // len(self.grid)
+        return np.repeat(among, num_outputs)
 
     @property
     def start(self) -> ArrayTree:
