@@ -83,7 +83,7 @@ def test_mutant_words_have_a_lower_order(letters, order):
 @pytest.mark.parametrize(
     ("module", "name", "mutant", "letters", "order"),
     [
-        (thermostats, "_shrinkage", jnp.ones_like, "KADODAK", 1),
+        (thermostats, "mean_decay", lambda x, decay: jnp.ones_like(x), "KADODAK", 1),
         (flows, "diffuse", lambda p, r, s, t: p + jnp.sqrt(s * t) * r, "ADBKNBDA", 0),
         (flows, "kick", lambda p, g, t: p + 0.99 * g * t, "ADBKNBDA", 0),
     ],

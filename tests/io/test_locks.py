@@ -14,9 +14,10 @@ from isotherm.io.locks import LOCK, InUse, locked
 from isotherm.io.untrusted import Damaged
 
 HOLDER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from isotherm.io.locks import locked
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)

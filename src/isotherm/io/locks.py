@@ -11,7 +11,7 @@ On file systems without `flock`, and in folders that cannot be written to, there
 import errno
 import json
 import os
-import socket
+import platform
 import stat
 import sys
 import time
@@ -115,7 +115,7 @@ def _lock(handle: int, path: Path) -> bool:
     if not os.path.samestat(status, os.fstat(handle)):
         return False
     words = [Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv else []
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
     content = json.dumps({**owner, "command": " ".join(words)[:200]}).encode()
     with suppress(OSError):  # on a full disk the lock holds all the same
         os.ftruncate(handle, 0)

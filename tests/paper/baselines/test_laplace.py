@@ -83,7 +83,8 @@ def test_curvature_of_the_last_layer_is_the_hessian(key, monkeypatch):
 def test_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
     """400 sweeps over 300 rows give errors of at most 1 %; the limit is 5 %."""
     outputs, labels = (4, LABELS) if likelihood == "categorical" else (2, TARGETS)
-    network = mlp((3, 5, outputs), activation="tanh", likelihood=likelihood, noise_sd=0.5)
+    noise_sd = 0.5 if likelihood == "gaussian" else 1.0
+    network = mlp((3, 5, outputs), activation="tanh", likelihood=likelihood, noise_sd=noise_sd)
     position = network.init(key)
     estimate = curvature_diagonal(
         key, network, position, (X, labels), "ggn", rows_per_group, num_sweeps=400

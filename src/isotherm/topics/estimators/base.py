@@ -104,7 +104,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return -float(np.log(self.perplexity(X)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file, without pickle.
+        """Write the fitted model to a file; reading it back executes nothing.
 
         A loaded model gives the same results, and continues a stream bit for bit.
 

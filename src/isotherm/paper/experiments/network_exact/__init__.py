@@ -173,6 +173,8 @@ SMOKE = Config(
     class_step_sizes=(1e-2,),
     class_points=3,
 )
+TICKS = (-100, -30, -10, -5, 0, 5, 10, 30, 100, 300)
+"""Errors in per cent that are marked on the axis."""
 LONG = 100_000
 """Number of steps from which the limits of the claims apply."""
 
@@ -500,6 +502,9 @@ def _errors(config: Config, result: dict[str, np.ndarray]) -> Figure:
         panel.axvline(0, color="k", lw=0.8)
         panel.set(xlabel="error of the sd (%)", ylabel="sampler", title=problem)
         panel.set_xscale("symlog", linthresh=5)
+        panel.set(xlim=(-100, 300))
+        panel.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        panel.minorticks_off()
     figure.set_label(
         "Mean error of the posterior standard deviation of the function, among the data (filled) "
         "and beyond them (open): balanced minibatches (blue), plain minibatches (orange), all data "
