@@ -155,6 +155,7 @@ def test_bad_input_of_class_probabilities_is_refused(change, message):
         class_probabilities(**(arguments | change))(jnp.ones(()))
 
 
+@pytest.mark.slow
 def test_a_program_is_not_compiled_for_every_number_of_rows():
     """Sizes are padded, and what is padded does not count."""
     compiled = []

@@ -67,6 +67,7 @@ def weighted(y):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.slow
 def test_a_row_of_weight_three_counts_as_three_rows_and_one_of_weight_zero_not_at_all(form):
     settings = {**SHORT, "num_draws": 300}
     noisy = X[:, 0] + np.random.default_rng(0).normal(size=len(X))

@@ -220,6 +220,7 @@ def unstable(factor):
 
 @pytest.mark.filterwarnings("ignore::isotherm.exceptions.HealthWarning")
 @pytest.mark.parametrize("kind", ["rows", "get_state"])
+@pytest.mark.slow
 def test_a_rollback_reads_the_same_batches_again(kind):
     def run(steps):
         source = {"rows": ((X, Y), 10), "get_state": (Loader(),)}[kind]

@@ -136,6 +136,7 @@ def test_misuse_is_refused(key):
         isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)
 
 
+@pytest.mark.slow
 def test_a_kronecker_start_gives_the_posterior_of_a_linear_network():
     """Several outputs, one layer: the exact posterior is known, and nothing is tuned."""
     rng = np.random.default_rng(3)
@@ -182,6 +183,7 @@ def spiral(num_rows=240, noise=0.3):
 
 
 @pytest.mark.parametrize("coordinates", ["prior", "kronecker"])
+@pytest.mark.slow
 def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coordinates):
     rows = spiral()
     network = isotherm.models.mlp((2, 10, 3), activation="tanh")

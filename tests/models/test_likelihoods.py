@@ -288,6 +288,7 @@ def test_a_user_function_is_a_likelihood():
         wrong.log_likelihood(jnp.ones((3, 1)), (x, y))
 
 
+@pytest.mark.slow
 def test_a_network_with_learned_noise_and_scales_runs_and_predicts(key):
     """The gradient is that of the sum of the parts, and draws give a mixture of each row."""
     network = mlp(
