@@ -465,8 +465,9 @@ class NoisyDirichlet(Likelihood):
     References
     ----------
     Kapoor, Maddox, Izmailov & Wilson (2022), *On uncertainty, tempering, and data augmentation in
-    Bayesian classification*, NeurIPS. Milios et al. (2018), *Dirichlet-based Gaussian processes for
-    large-scale calibrated classification*, NeurIPS.
+    Bayesian classification*, NeurIPS.
+    Milios et al. (2018), *Dirichlet-based Gaussian processes for large-scale calibrated
+    classification*, NeurIPS.
     """
 
     alpha: float = 0.01

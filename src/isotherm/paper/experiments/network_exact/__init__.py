@@ -173,7 +173,7 @@ SMOKE = Config(
     class_step_sizes=(1e-2,),
     class_points=3,
 )
-TICKS = (-100, -30, -10, -5, 0, 5, 10, 30, 100, 300)
+TICKS = (-30, -5, 0, 5, 30, 300)
 """Errors in per cent that are marked on the axis."""
 LONG = 100_000
 """Number of steps from which the limits of the claims apply."""
