@@ -33,6 +33,7 @@ import numpy as np
 from scipy.special import gammaincinv, ndtri
 
 from isotherm.diagnostics.convergence import ess
+from isotherm.dynamics.langevin import BALANCED_WORD
 from isotherm.types import Traits
 
 FIRST_CHECK = 64
@@ -45,7 +46,8 @@ FALSE_ALARM = 1e-6
 """Probability that one check warns of a healthy run, Bonferroni over chains and leaves."""
 FROZEN = 1e-7
 """Probability that one temperature of a healthy chain is as low as that of a frozen one."""
-LIMIT = {"ABOBA": 2 * float(np.arccosh(1 + TOLERANCE)), "euler": 2 * TOLERANCE}
+_SPLIT = 2 * float(np.arccosh(1 + TOLERANCE))
+LIMIT = {"ABOBA": _SPLIT, BALANCED_WORD: _SPLIT, "euler": 2 * TOLERANCE}
 r"""Damping per step, $h\xi$, at which positions are off by `TOLERANCE`."""
 STANDSTILL = 20.0
 """Damping per step that removes all of a momentum."""
@@ -142,7 +144,7 @@ class HealthMonitor:
     def _damping(self, h: float, state: Any) -> str | None:
         """Check how strongly the thermostats of single coordinates damp."""
         word = self.traits.integrator
-        if self.traits.thermostat != "per_coordinate" or word not in ("ABOBA", "euler"):
+        if self.traits.thermostat != "per_coordinate" or word not in LIMIT:
             return None
         leaves = jax.tree.leaves(state.thermostat)
         num_errors = -ndtri(FALSE_ALARM / (len(leaves) * len(leaves[0])))
