@@ -46,6 +46,7 @@ SPELLED = {
     "ABDODBA": "AKDODKA",
     "DOBABOD": "DOKAKOD",
     "NBKADKBN": "NBKADKBN",
+    "AKDBNBDKA": "AKDBNBDKA",
 }
 
 
