@@ -1,13 +1,23 @@
 """Networks as estimators: exact posteriors without hidden layers, uncertainty, `partial_fit`."""
 
+import time
+
+import jax
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.datasets import make_moons
+from sklearn.exceptions import ConvergenceWarning
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
-from isotherm.estimators.network_posterior import MLPModel, _round_step_size
+from isotherm.estimators import network_posterior
+from isotherm.estimators.network_posterior import MLPModel, network_target, round_step_size
+from isotherm.models import CuratedLabels
+from isotherm.models.likelihoods import Categorical, Gaussian
 from isotherm.references.conjugate import linear_posterior_half_cauchy
 from isotherm.references.logistic import logistic_posterior
+
+EXACT = {"prior_variance": 4.0, "num_draws": 500, "thin": 50, "random_state": 0}
 
 
 def make_rows(size=60, seed=0):
@@ -18,7 +28,7 @@ def make_rows(size=60, seed=0):
 
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()
-    model = BayesianMLPRegressor((), num_draws=500, thin=50, random_state=0).fit(x, y)
+    model = BayesianMLPRegressor((), noise="constant", **EXACT).fit(x, y)
     design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
     v = model.prior_variance
     exact = linear_posterior_half_cauchy(design, (y - y.mean()) / y.std(), [v / 2, v / 2, v])
@@ -30,10 +40,11 @@ def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     assert model.noise_variance_ / y.var() == pytest.approx(exact.noise_mean, rel=0.05)
 
 
+@pytest.mark.slow
 def test_without_a_hidden_layer_the_classifier_is_logistic_regression():
     x, y = make_rows()
     label = (y > y.mean() + np.random.default_rng(1).normal(size=len(y))).astype(int)
-    model = BayesianMLPClassifier((), num_draws=500, thin=50, random_state=0).fit(x, label)
+    model = BayesianMLPClassifier((), **EXACT).fit(x, label)
     design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
     v = model.prior_variance  # the prior variance of a difference of two logits is doubled
     exact = logistic_posterior(
@@ -46,23 +57,27 @@ def test_without_a_hidden_layer_the_classifier_is_logistic_regression():
     np.testing.assert_allclose(draws.std(0), exact.sd, rtol=6 / np.sqrt(2 * 700))
 
 
+@pytest.mark.slow
 def test_the_predictive_sd_of_a_regressor_is_larger_beyond_the_data():
     x = np.linspace(-1, 1, 50)[:, None]
     y = np.sin(3 * x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=50)
-    model = BayesianMLPRegressor((12,), num_draws=50, num_chains=2, random_state=0).fit(x, y)
+    model = BayesianMLPRegressor((12,), num_draws=50, thin=50, num_chains=2, random_state=0)
+    model.fit(x, y)
     assert model.score(x, y) > 0.95
     assert model.noise_variance_ == pytest.approx(0.01, rel=0.6)
     _, sd = model.predict(np.array([[0.0], [4.0]]), return_std=True)
     assert sd[1] > 3 * sd[0]
 
 
+@pytest.mark.slow
 def test_partial_fit_equals_a_longer_run_or_adds_rows():
     x, y = make_moons(80, noise=0.1, random_state=0)
     settings = {"thin": 10, "burn_in": 500, "num_chains": 2, "random_state": 0}
     long = BayesianMLPClassifier((5,), num_draws=40, **settings).fit(x, y)
     short = BayesianMLPClassifier((5,), num_draws=20, **settings).fit(x, y)
     short.partial_fit(x, y)
-    assert list(long.draws_) == ["weights_1", "bias_1", "weights_2", "bias_2"]
+    names = ["weights_1", "bias_1", "weights_2", "bias_2", "scale_1", "scale_2"]
+    assert list(long.draws_) == names
     for name, draws in long.draws_.items():
         np.testing.assert_array_equal(draws, short.draws_[name])
     before = short.predict_proba(x)
@@ -79,34 +94,165 @@ def test_invalid_settings_are_refused():
         BayesianMLPRegressor(activation="step").fit(x, y)
     with pytest.raises(ValueError, match="at least two classes"):
         BayesianMLPClassifier().fit(x, np.ones(20))
+    with pytest.raises(ValueError, match="`prior_variance` must be 'learned' or a positive"):
+        BayesianMLPRegressor(prior_variance="wide").fit(x, y)
+    with pytest.raises(ValueError, match="`noise` must be"):
+        BayesianMLPRegressor(noise="loud").fit(x, y)
+    with pytest.raises(ValueError, match="noise_df"):
+        BayesianMLPRegressor(noise_df=0.0).fit(x, y)
+    with pytest.raises(ValueError, match="`max_time` must not be given together with"):
+        BayesianMLPRegressor(max_time=1.0, checkpoint="folder", random_state=0).fit(x, y)
+    with pytest.raises(ValueError, match="`likelihood` must be one of classes"):
+        BayesianMLPClassifier(likelihood="heteroscedastic").fit(x, y > y.mean())
 
 
 def test_step_sizes_are_rounded_down_to_few_values():
-    assert _round_step_size(0.011) == pytest.approx(2**-6.75) and _round_step_size(0.011) < 0.011
+    assert round_step_size(0.011) == pytest.approx(2**-6.75) and round_step_size(0.011) < 0.011
 
 
-@pytest.mark.parametrize("kind", [BayesianMLPClassifier, BayesianMLPRegressor])
-def test_predictions_are_averages_of_the_outputs_computed_from_draws(kind):
-    """The outputs computed from `draws_` are those that predictions are averages of."""
-    x, y = make_rows(30)
-    y = y > y.mean() if kind is BayesianMLPClassifier else y
-    model = kind((4, 3), num_draws=3, num_chains=2, thin=5, burn_in=0, random_state=0).fit(x, y)
+SHORT = {"num_draws": 3, "num_chains": 2, "thin": 5, "burn_in": 0, "random_state": 0}
+
+
+def outputs_of_draws(model, x):
+    """Compute the outputs of every draw from `draws_` in NumPy, (chain, draw, rows, outputs)."""
     draws, hidden = model.draws_, ((x - x.mean(0)) / x.std(0))[None, None]
-    for i in (1, 2, 3):
+    outputs = hidden
+    for i in range(1, 2 + len(model.hidden_layer_sizes)):
         outputs = hidden @ draws[f"weights_{i}"] + draws[f"bias_{i}"][..., None, :]
         hidden = np.tanh(outputs)
-    if kind is BayesianMLPClassifier:
-        expected = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
-        np.testing.assert_allclose(model.predict_proba(x), expected.mean((0, 1)), atol=1e-5)
-    else:
-        expected = y.mean() + y.std() * outputs.mean((0, 1))[:, 0]
-        np.testing.assert_allclose(model.predict(x), expected, rtol=1e-4, atol=1e-4)
-        assert draws["noise_variance"].shape == (2, 3)
-        assert model.noise_variance_ == pytest.approx(draws["noise_variance"].mean())
+    return outputs.astype(np.float64)
+
+
+@pytest.mark.parametrize("prior_variance", [pytest.param(4.0, marks=pytest.mark.slow), "learned"])
+def test_class_probabilities_are_averages_over_draws(prior_variance):
+    x, y = make_rows(30)
+    model = BayesianMLPClassifier((4, 3), prior_variance=prior_variance, **SHORT)
+    expected = np.exp(outputs_of_draws(model.fit(x, y > y.mean()), x))
+    expected = expected / expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(x), expected.mean((0, 1)), atol=1e-5)
     assert not any(hasattr(model, name) for name in ("coef_", "intercept_", "fit_intercept"))
 
 
+@pytest.mark.slow
+def test_curated_labels_are_the_likelihood_and_the_prediction():
+    x, y = make_rows(30)
+    model = BayesianMLPClassifier((4,), likelihood=CuratedLabels(5.0), **SHORT)
+    expected = np.exp(5 * outputs_of_draws(model.fit(x, y > y.mean()), x))
+    expected = expected / expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(x), expected.mean((0, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("noise", "df"),
+    [("constant", None), pytest.param("input-dependent", 5.0, marks=pytest.mark.slow)],
+)
+def test_predictive_distributions_are_mixtures_over_draws(noise, df):
+    x, y = make_rows(30)
+    model = BayesianMLPRegressor((4, 3), noise=noise, noise_df=df, **SHORT).fit(x, y)
+    outputs, variance = outputs_of_draws(model, x), model.draws_["noise_variance"][..., None]
+    location = (y.mean() + y.std() * outputs[..., 0]).reshape(6, 30)
+    log_factor = outputs[..., 1] if noise == "input-dependent" else 0.0
+    scale = (np.sqrt(variance) * np.exp(log_factor) * np.ones(30)).reshape(6, 30)
+    part = stats.norm if df is None else stats.t(df)
+    density = np.mean(part.pdf((y - location) / scale) / scale, axis=0)
+    np.testing.assert_allclose(model.log_density(x, y), np.log(density), rtol=1e-3, atol=1e-4)
+    lower, upper = model.predict_interval(x, 0.8)
+    for end, level in ((lower, 0.1), (upper, 0.9)):
+        reached = np.mean(part.cdf((end - location) / scale), axis=0)
+        np.testing.assert_allclose(reached, level, atol=1e-4)
+    np.testing.assert_allclose(model.predict_quantiles(x, [0.1, 0.9]), [lower, upper])
+    mean, sd = model.predict(x, return_std=True)
+    ratio = 1.0 if df is None else df / (df - 2)
+    np.testing.assert_allclose(mean, location.mean(0), rtol=1e-4, atol=1e-4)
+    expected = location.var(0) + ratio * np.mean(scale**2, axis=0)
+    np.testing.assert_allclose(sd**2, expected, rtol=1e-3)
+    assert model.noise_variance_ == pytest.approx(ratio * np.mean(scale**2), rel=1e-4)
+    samples = model.sample_predictive(x, 4000, random_state=1)
+    # Of 4000 samples, 5 standard errors; one false alarm in 60 000 seeds over the 30 rows.
+    error = np.sqrt(np.mean(scale**2, 0) * ratio + location.var(0)) / np.sqrt(4000)
+    assert np.all(np.abs(samples.mean(0) - mean) < 5 * error) and samples.shape == (4000, 30)
+
+
+@pytest.mark.slow
+def test_a_weight_of_two_is_a_row_twice():
+    """Without a hidden layer: the exact posterior given repeated rows."""
+    x, y = make_rows(40)
+    weight = np.where(np.arange(40) < 20, 2.0, 1.0)
+    model = BayesianMLPRegressor((), noise="constant", **EXACT).fit(x, y, sample_weight=weight)
+    design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
+    twice = np.repeat(np.arange(40), weight.astype(int))
+    exact = linear_posterior_half_cauchy(
+        design[twice], ((y - y.mean()) / y.std())[twice], [2.0, 2.0, 4.0]
+    )
+    parts = [model.draws_["weights_1"][..., 0], model.draws_["bias_1"]]
+    draws = np.concatenate(parts, axis=-1).astype(np.float64).reshape(-1, 3)
+    assert np.all(np.abs(draws.mean(0) - exact.mean) < 5 * exact.sd / np.sqrt(1000))
+    np.testing.assert_allclose(draws.std(0), exact.sd, rtol=5 / np.sqrt(2 * 1000))
+    once = linear_posterior_half_cauchy(design, (y - y.mean()) / y.std(), [2.0, 2.0, 4.0])
+    assert np.any(np.abs(draws.mean(0) - once.mean) > 5 * once.sd / np.sqrt(1000))  # it can fail
+
+
+@pytest.mark.slow
+def test_learned_scales_find_the_scale_of_the_weights():
+    """The prior median is 2; targets that need steep units have a first layer above it."""
+    x = np.random.default_rng(0).uniform(-1, 1, (300, 1))
+    settings = {"num_draws": 100, "thin": 40, "num_chains": 2, "random_state": 0}
+    steep = BayesianMLPRegressor((8,), **settings).fit(x, np.sin(12 * x[:, 0]))
+    flat = BayesianMLPRegressor((8,), **settings).fit(x, x[:, 0])
+    assert steep.draws_["scale_1"].mean() > 2 * flat.draws_["scale_1"].mean()
+
+
+@pytest.mark.slow
+def test_early_stopping_returns_the_best_network_on_held_out_rows():
+    """Noise alone: a network trained to the end fits it, one that is stopped does not."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), rng.normal(size=60)
+    model = MLPModel((5, 30, 1), "tanh", 16.0, Gaussian(None), noise="constant")
+    stopped = network_target(jax.random.key(0), model, x, y, num_chains=2, adapt=False).trained
+    assert np.all(stopped[:, -1] > -0.5)  # log noise; that of the targets is 0
+    fewer = network_target(jax.random.key(0), model, x[:30], y[:30], num_chains=2, adapt=False)
+    assert np.all(fewer.trained[:, -1] < -1)  # all rows are trained on
+
+
+def test_chains_have_arrived_when_the_likelihood_stops_drifting(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 2))
+    y = x[:, 0] + 0.1 * rng.normal(size=100)
+    model = MLPModel((2, 5, 1), "tanh", 4.0, Gaussian(None), noise="constant")
+    target = network_target(jax.random.key(0), model, x, y, num_chains=2)
+    assert target.has_arrived and target.steps_left > 0
+    curve = target.log_likelihoods
+    assert abs(curve[:, -8:].mean() - curve[:, -16:-8].mean()) < 2 * curve[:, -16:].std()
+    monkeypatch.setattr(network_posterior, "LARGEST_DRIFT", 0.0)  # no curve is flat enough
+    monkeypatch.setattr(network_posterior, "WORK", 0.1)
+    x, y = 3 * x, 3 * y
+    with pytest.warns(ConvergenceWarning, match="have not arrived"):
+        BayesianMLPRegressor((5,), num_draws=2, num_chains=2, random_state=0).fit(x, y)
+
+
+def test_a_round_that_diverges_is_repeated_with_shorter_steps(monkeypatch):
+    monkeypatch.setattr(network_posterior, "STEP_TIMES_FREQUENCY", 50.0)  # unstable above 2
+    x, y = make_rows(60)
+    x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    model = MLPModel((2, 5, 1), "tanh", 4.0, Gaussian(None), noise="constant")
+    target = network_target(jax.random.key(0), model, x, y, num_chains=2, adapt=False)
+    assert np.isfinite(target.log_likelihoods).all()
+    monkeypatch.setattr(network_posterior, "MAX_RESTARTS", 1)
+    with pytest.raises(FloatingPointError, match="lose what these have learned"):
+        network_target(jax.random.key(0), model, x, y, num_chains=2, adapt=False)
+
+
+@pytest.mark.slow
+def test_a_time_limit_ends_a_fit():
+    x, y = make_rows(200)
+    start = time.monotonic()
+    model = BayesianMLPRegressor((8,), max_time=5.0, num_draws=20, num_chains=2, random_state=0)
+    model.fit(x, y)
+    assert time.monotonic() - start < 60  # compilation is not counted
+    assert np.isfinite(model.log_density(x, y)).all()
+
+
 def test_dimensions():
-    classifier = MLPModel((3, 5, 2), "relu", 1.0, classification=True)
-    regressor = MLPModel((3, 5, 1), "relu", 1.0, classification=False)
-    assert classifier.dimension == 20 + 12 and regressor.dimension == 20 + 6 + 1
+    classifier = MLPModel((3, 5, 2), "relu", 1.0, Categorical())
+    regressor = MLPModel((3, 5, 2), "relu", 1.0, Gaussian(None), True, "input-dependent")
+    assert classifier.dimension == 20 + 12 and regressor.dimension == 20 + 12 + 2 + 1

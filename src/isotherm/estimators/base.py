@@ -19,14 +19,14 @@ from sklearn.utils.sparsefuncs import min_max_axis
 from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
-from isotherm.estimators.sampling import NO_LIMIT, Draws, Target, run_chains
+from isotherm.estimators.sampling import Draws, Target, run_chains
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
 MAX_SIZE = 1e100
 """Largest absolute value of data, and the inverse of the smallest; its square is representable."""
-MAX_RHAT, MIN_DRAWS_FOR_RHAT = 1.05, 200
-"""A run of at least this many draws warns if an R-hat is above `MAX_RHAT`."""
+MIN_DRAWS_FOR_RHAT = 200
+"""Shorter runs do not warn of a large R-hat."""
 
 
 class BayesianEstimator(BaseEstimator, ABC):
@@ -45,8 +45,8 @@ class BayesianEstimator(BaseEstimator, ABC):
     """Digest of the rows of the last call."""
     _history: str
     """Digest of the seed and of the rows of all calls; the name of the checkpoint folder."""
-    _max_thin = _max_burn_in = NO_LIMIT
-    """Upper bounds on the defaults of `thin` and `burn_in`, in steps."""
+    _max_rhat = 1.05
+    """A run of at least `MIN_DRAWS_FOR_RHAT` draws warns if an R-hat is above this."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class BayesianEstimator(BaseEstimator, ABC):
             self._data, self._target, self._last_rows = data, target, rows
         self._history = history
         if self._run.num_draws >= MIN_DRAWS_FOR_RHAT:
-            _warn_if_not_converged(rhat(self._convergence_draws()))
+            _warn_if_not_converged(rhat(self._convergence_draws()), self._max_rhat)
         self._set_fitted_attributes()
         return self
 
@@ -174,7 +174,8 @@ class BayesianEstimator(BaseEstimator, ABC):
             value = getattr(self, name, None)
             if value is not None or name.startswith("num_"):
                 check_scalar(value, name, (int, np.integer), min_val=int(name != "burn_in"))
-        check_positive(self.prior_variance, "prior_variance")
+        if not isinstance(self.prior_variance, str):  # which a subclass has checked
+            check_positive(self.prior_variance, "prior_variance")
         if self.checkpoint is not None and not isinstance(self.random_state, int | np.integer):
             raise ValueError(
                 "`checkpoint` needs an integer `random_state`: without a fixed seed a run cannot "
@@ -188,14 +189,10 @@ class BayesianEstimator(BaseEstimator, ABC):
             target,
             num_draws=self.num_draws,
             num_chains=self.num_chains,
-            thin=self.thin,
-            burn_in=burn_in,
             state=state,
             verbose=bool(self.verbose),
             checkpoint=None if folder is None else Path(folder) / history,
-            max_thin=self._max_thin,
-            max_burn_in=self._max_burn_in,
-            **self._chain_settings(target, state),
+            **{"thin": self.thin, "burn_in": burn_in} | self._chain_settings(target, state),
         )
 
     def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
@@ -290,14 +287,14 @@ def check_range(name: str, values: Any) -> None:
         )
 
 
-def _warn_if_not_converged(values: Any) -> None:
+def _warn_if_not_converged(values: Any, largest: float) -> None:
     """Warn if an R-hat is too large."""
-    if np.nanmax(values) < MAX_RHAT:
+    if np.nanmax(values) < largest:
         return
     warnings.warn(
-        f"R-hat of {np.sum(values >= MAX_RHAT)} coordinates is above {MAX_RHAT} (up to "
-        f"{np.nanmax(values):.2f}): the chains do not agree yet. Draw more (`partial_fit` with the "
-        "same rows continues the chains), or use a narrower prior (`prior_variance`).",
+        f"R-hat of {np.sum(values >= largest)} of {values.size} numbers is {largest} or more "
+        f"(up to {np.nanmax(values):.2f}): the chains do not agree yet. Draw more (`partial_fit` "
+        "with the same rows continues the chains), or use a narrower prior (`prior_variance`).",
         ConvergenceWarning,
         stacklevel=4,
     )

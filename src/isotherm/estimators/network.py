@@ -1,61 +1,129 @@
 """Bayesian feed-forward networks, with scikit-learn's interface."""
 
 import os
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotherm import random
-from isotherm.diagnostics.predictions import posterior_predictive
-from isotherm.estimators.base import BayesianEstimator, ClassLabelsMixin
-from isotherm.estimators.network_posterior import MLPModel, NetworkTarget, Predict, network_target
+from isotherm.diagnostics.mixtures import Mixture, gaussian_mixture, student_t_mixture
+from isotherm.diagnostics.predictions import joined_draws, posterior_predictive
+from isotherm.dynamics.langevin import BALANCED_WORD
+from isotherm.estimators.base import BayesianEstimator, ClassLabelsMixin, check_positive
+from isotherm.estimators.network_posterior import (
+    THERMOSTAT_MASS,
+    MLPModel,
+    NetworkTarget,
+    Outputs,
+    Predict,
+    network_target,
+)
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
+from isotherm.loop.run import Summary
+from isotherm.models.likelihoods import Gaussian, Likelihood, StudentT, as_likelihood
 from isotherm.models.networks import ACTIVATIONS
 
 CONVERGENCE_ROWS = 50
-"""R-hat is computed of the outputs for this many rows."""
+"""R-hat and effective sample sizes are those of the outputs for this many rows."""
+DRAWS_OF_BUDGET = 250
+"""The budget of a fit is for this many draws per chain; more draws take longer."""
+LONGEST_TIME_BETWEEN_DRAWS = 2.0
+PRIOR_VARIANCE = 4.0
+"""Square of the median scale, if scales are learned."""
+FARTHEST = 5.0
+"""Largest standardised value of a feature."""
+ROWS_PER_BLOCK = 2048
+"""Rows whose predictive mixtures are computed at the same time."""
 
 
 class BayesianMLP(BayesianEstimator):
     """Base class of the two networks: settings, standardised features and averaged predictions."""
 
     _model: MLPModel
-    _max_thin, _max_burn_in = 100, 5000
+    _target: NetworkTarget
+    _max_rhat = 1.1
 
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] = (50,),
-        *,
-        activation: str = "tanh",
-        prior_variance: float = 4.0,
-        num_draws: int = 250,
-        num_chains: int = 4,
-        thin: int | None = None,
-        burn_in: int | None = None,
-        batch_size: int | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-        checkpoint: str | os.PathLike[str] | None = None,
+        hidden_layer_sizes: tuple[int, ...],
+        activation: str,
+        prior_variance: float | str,
+        num_draws: int,
+        num_chains: int,
+        thin: int | None,
+        burn_in: int | None,
+        batch_size: int | None,
+        max_time: float | None,
+        random_state: Any,
+        verbose: bool,
+        checkpoint: str | os.PathLike[str] | None,
     ) -> None:
         super().__init__(
-            prior_variance, num_draws, num_chains, thin, burn_in, random_state, verbose, checkpoint
+            cast(float, prior_variance),
+            num_draws,
+            num_chains,
+            thin,
+            burn_in,
+            random_state,
+            verbose,
+            checkpoint,
         )
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.batch_size = batch_size
+        self.max_time = max_time
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Draw from the posterior given these rows.
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        y
+            (rows,).
+        sample_weight
+            Weight of the log likelihood of each row, (rows,): a row of weight 2 counts as two.
+        """
+        return self._update(X, y, reset=True, sample_weight=sample_weight)
 
     @property
     def draws_(self) -> Draws:
-        """Draws of weights and biases by name, with leading axes `(chain, draw)`."""
+        """Draws of weights, biases and scales by name, with leading axes `(chain, draw)`."""
         check_is_fitted(self)
         return self._model.to_parameters(self._run.draws)
 
+    @property
+    def diagnostics_(self) -> Summary:
+        """R-hat and ESS of outputs for 50 training rows, temperatures, step size, divergences."""
+        check_is_fitted(self)
+        return replace(self._run, draws={"outputs": self._convergence_draws()}).summary()
+
+    @property
+    def learning_curve_(self) -> np.ndarray:
+        """Mean log likelihood of the rows on the way into the posterior, (chain, point)."""
+        check_is_fitted(self)
+        return self._target.log_likelihoods
+
     def _check_settings(self) -> None:
+        if not (isinstance(self.prior_variance, str) and self.prior_variance == "learned"):
+            if isinstance(self.prior_variance, str):
+                raise ValueError(
+                    "`prior_variance` must be 'learned' or a positive number, got "
+                    f"{self.prior_variance!r}."
+                )
+            check_positive(self.prior_variance, "prior_variance")
         super()._check_settings()
         sizes = self.hidden_layer_sizes
         if np.ndim(sizes) != 1 or not all(int(n) == n and n >= 1 for n in sizes):
@@ -66,31 +134,75 @@ class BayesianMLP(BayesianEstimator):
             raise ValueError(
                 f"`activation` must be one of {tuple(ACTIVATIONS)}, got {self.activation!r}."
             )
+        if self.max_time is not None:
+            check_positive(self.max_time, "max_time")
+            if self.checkpoint is not None:
+                raise ValueError(
+                    "`max_time` must not be given together with `checkpoint`: the number of steps "
+                    "then depends on the clock, and a run could not be resumed."
+                )
 
-    def _append_rows(self, data: Any, X: Any, y: np.ndarray) -> Any:
+    def _append_rows(
+        self, data: Any, X: Any, y: np.ndarray, weight: np.ndarray | None = None
+    ) -> Any:
+        weight = np.ones(len(y)) if weight is None else weight
+        self._positions = None if data is None else self._run.state.position
         if data is None:
-            return X.copy(), y
-        return np.vstack([data[0], X]), np.concatenate([data[1], y])
+            return X.copy(), y, weight
+        return tuple(np.concatenate(pair) for pair in zip(data, (X, y, weight), strict=True))
 
     def _transfer_state(self, target: Any) -> Any:
-        """Return the state as it is: coordinates do not depend on the data."""
-        return self._run.state
+        """Return no state: the chains have been moved to the new posterior already."""
+        del target
 
     def _network_target(
-        self, X: np.ndarray, y: np.ndarray, num_outputs: int, classification: bool
+        self,
+        data: tuple[np.ndarray, np.ndarray, np.ndarray],
+        num_outputs: int,
+        likelihood: Likelihood,
+        noise: str | None = None,
     ) -> NetworkTarget:
-        self._feature_means, self._feature_scales = X.mean(0), _positive_sds(X)
+        X, y, weight = data
+        self._feature_means, self._feature_scales = X.mean(0), _feature_scales(X)
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
-        prior_variance = float(self.prior_variance)
-        self._model = MLPModel(sizes, self.activation, prior_variance, classification)
-        key = random.fold(jax.random.key(self._seed), 7)
-        return network_target(
-            key, self._model, self._standardize(X), y, self.batch_size, self.num_chains
+        learned = isinstance(self.prior_variance, str)
+        variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
+        self._model = MLPModel(sizes, self.activation, variance, likelihood, learned, noise)
+        target = network_target(
+            random.fold(jax.random.key(self._seed), 7),
+            self._model,
+            self._standardize(X),
+            y,
+            weight,
+            batch_size=self.batch_size,
+            num_chains=self.num_chains,
+            adapt=self.burn_in is None,
+            max_time=self.max_time,
+            from_positions=self._positions,
         )
+        if self.burn_in is None and not target.has_arrived:
+            warnings.warn(
+                "The chains have not arrived at the posterior: the log likelihood of the rows was "
+                "still drifting when half of the budget was spent (`learning_curve_`). Give more "
+                "time (`max_time`), or a smaller network or `batch_size`.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return target
 
     def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
-        """Return starts at trained networks, and thermostats as slow as the prior is wide."""
-        return {"thermostat_mass": 1.0, "starts": target.starts if state is None else None}
+        """Return the start of each chain, and as many steps between draws as the budget allows."""
+        longest = round(LONGEST_TIME_BETWEEN_DRAWS / target.step_size)
+        affordable = target.steps_left // DRAWS_OF_BUDGET
+        thin = max(1, min(longest, affordable)) if self.thin is None else self.thin
+        burn_in = {} if state is not None or self.burn_in is not None else {"burn_in": thin}
+        return {
+            "thermostat_mass": THERMOSTAT_MASS,
+            "integrator": BALANCED_WORD,
+            "starts": target.starts if state is None else None,
+            "thin": thin,
+            **burn_in,
+        }
 
     def _standardize(self, X: np.ndarray) -> np.ndarray:
         return (X - self._feature_means) / self._feature_scales
@@ -98,13 +210,19 @@ class BayesianMLP(BayesianEstimator):
     def _convergence_draws(self) -> Any:
         """Return draws of the outputs for some rows: weights need not agree between chains."""
         x = jnp.asarray(self._standardize(self._data[0][:CONVERGENCE_ROWS]), jnp.float32)
-        outputs = jax.jit(jax.vmap(jax.vmap(lambda w: self._model.apply(w, x))))
-        return np.asarray(outputs(self._run.draws))
+        outputs = np.asarray(_outputs_of_draws(self._model)(joined_draws(self._run.draws), x))
+        outputs = outputs.reshape(*self._run.draws.shape[:2], *outputs.shape[1:])
+        if self._model.noise == "constant":  # the same log scale in all rows
+            return np.concatenate([outputs[..., 0], outputs[:, :, 0, 1:]], axis=-1)
+        return outputs.reshape(*outputs.shape[:2], -1)
 
-    def _average_predictions(self, X: Any) -> Any:
+    def _validate_features(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        X = self._standardize(np.asarray(X))
+        return self._standardize(np.asarray(X))
+
+    def _average_predictions(self, X: Any) -> Any:
+        X = self._validate_features(X)
         x = jnp.asarray(pad_to_multiples(X, ROW_MULTIPLE, 1), jnp.float32)
         averages = posterior_predictive(Predict(self._model), self._run.draws, x)
         return jax.tree.map(lambda each: np.asarray(each, np.float64)[: len(X)], averages)
@@ -114,12 +232,15 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     r"""A feed-forward network with class probabilities averaged over the posterior of its weights.
 
     Features are standardised. Weights of a layer with $n$ inputs have the prior
-    $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, so that outputs are of order $\sqrt v$ for any
-    widths (`isotherm.estimators.network_posterior` has the mathematics).
+    $\mathcal N(0, s^2/n)$, biases $\mathcal N(0, s^2)$, so that outputs are of order $s$ for any
+    widths.
 
-    The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
-    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512 are
-    balanced (`isotherm.balanced`): their noise, which depends on the weights, is taken out again.
+    Every chain starts at its own trained network, stopped early on held-out rows, and then moves
+    into the posterior given all rows (`isotherm.estimators.network_posterior` has the mathematics).
+    The sampler is mSGNHT-S at temperature 1; there are no settings to tune. Up to 256 rows are all
+    used at every step. With more rows, batches of 128 are balanced (`isotherm.balanced`): their
+    noise, which depends on the weights, is taken out again. A fit warns if chains have not
+    arrived, if they disagree (R-hat of outputs above 1.1), or if a temperature is off.
 
     Parameters
     ----------
@@ -128,17 +249,28 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     activation
         `"tanh"`, `"relu"` or `"sigmoid"`.
     prior_variance
-        $v$.
+        `"learned"`: every layer has a scale, which is sampled with the weights; its prior is
+        log-normal with median 2. Or $v$, the same for all layers.
+    likelihood
+        `"categorical"`: softmax; or an object of `isotherm.models`: `CuratedLabels(S)` if every
+        label is the agreement of $S$ annotators, `NoisyDirichlet(alpha)`, or another one with class
+        probabilities.
     num_draws
         Draws per chain.
     num_chains
         Number of independent chains.
     thin
-        Steps between draws; by default two units of time, at most 100 steps.
+        Steps between draws; by default as many as the budget of a fit allows, at most two units of
+        time.
     burn_in
-        Steps before the first draw; by default fifty units of time, at most 5000 steps.
+        Steps before the first draw; by default chains move until the log likelihood of the rows
+        has stopped drifting.
     batch_size
-        Rows per step; by default all of up to 2048 rows, otherwise 512.
+        Rows per step; by default all of up to 256 rows, otherwise 128.
+    max_time
+        Seconds for the whole fit. By default the budget is counted, not timed: about 30 seconds of
+        two cores plus compilation, and results are reproducible. With `max_time` the number of
+        steps depends on the clock.
     random_state
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
@@ -154,11 +286,14 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         Labels of the classes.
     draws_
         Draws by name, with leading axes `(chain, draw)`: `"weights_1"` (chain, draw, inputs, units)
-        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer.
-        They act on standardised features. Computed from the state of the chains at each access.
+        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer,
+        and the scales `"scale_1"`, … if they are learned. They act on standardised features.
+        Computed from the state of the chains at each access.
     diagnostics_
-        Temperatures, step size and divergences. R-hat and effective sample sizes are those of
-        weights, which need not agree between chains: hidden units can be permuted.
+        Temperatures, step size and divergences; R-hat and effective sample sizes of the outputs for
+        50 training rows. (Weights need not agree between chains: hidden units can be permuted.)
+    learning_curve_
+        Mean log likelihood of the rows on the way into the posterior, (chain, point).
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -166,10 +301,43 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     --------
     >>> from sklearn.datasets import make_moons
     >>> x, y = make_moons(100, noise=0.1, random_state=0)
-    >>> model = BayesianMLPClassifier((10,), num_draws=50, random_state=0).fit(x, y)
+    >>> model = BayesianMLPClassifier((10,), num_draws=50, thin=10, random_state=0).fit(x, y)
     >>> model.score(x, y) > 0.9
     True
     """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (32, 32),
+        *,
+        activation: str = "tanh",
+        prior_variance: float | str = "learned",
+        likelihood: str | Likelihood = "categorical",
+        num_draws: int = 250,
+        num_chains: int = 4,
+        thin: int | None = None,
+        burn_in: int | None = None,
+        batch_size: int | None = None,
+        max_time: float | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            activation,
+            prior_variance,
+            num_draws,
+            num_chains,
+            thin,
+            burn_in,
+            batch_size,
+            max_time,
+            random_state,
+            verbose,
+            checkpoint,
+        )
+        self.likelihood = likelihood
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, averaged over draws: (rows, classes)."""
@@ -184,21 +352,33 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         return X, self._encode_labels(y, reset, classes)
 
     def _build_target(self, data: Any) -> NetworkTarget:
-        X, y = data
-        return self._network_target(X, y, len(self.classes_), classification=True)
+        likelihood = as_likelihood(self.likelihood)
+        if likelihood.num_outputs is not None or likelihood.num_shared:
+            raise ValueError(
+                "`likelihood` must be one of classes: 'categorical', CuratedLabels, "
+                f"NoisyDirichlet, …, got {self.likelihood!r}."
+            )
+        return self._network_target(data, len(self.classes_), likelihood)
 
 
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
-    r"""A feed-forward network with predictions averaged over the posterior of weights and noise.
+    r"""A feed-forward network whose predictions are mixtures over the posterior of its weights.
 
     Features and target are standardised. Weights of a layer with $n$ inputs have the prior
-    $\mathcal N(0, v/n)$, biases $\mathcal N(0, v)$, and the noise has
-    $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation
-    (`isotherm.estimators.network_posterior` has the mathematics).
+    $\mathcal N(0, s^2/n)$, biases $\mathcal N(0, s^2)$. The noise $\sigma(x)$ depends on the
+    input through a second output, or is the same everywhere;
+    $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation.
 
-    The sampler is mSGNHT-S at temperature 1 with a step size found by a pilot chain; there are no
-    settings to tune. Up to 2048 rows are all used at every step. With more rows, batches of 512 are
-    balanced (`isotherm.balanced`): their noise, which depends on the weights, is taken out again.
+    Every chain starts at its own trained network, stopped early on held-out rows, and then moves
+    into the posterior given all rows (`isotherm.estimators.network_posterior` has the mathematics).
+    The sampler is mSGNHT-S at temperature 1; there are no settings to tune. Up to 2048 rows are all
+    used at every step. With more rows, batches of 512 are balanced (`isotherm.balanced`): their
+    noise, which depends on the weights, is taken out again. A fit warns if chains have not
+    arrived, if they disagree (R-hat of outputs above 1.1), or if a temperature is off.
+
+    The predictive distribution of a row is a *mixture* over draws: `predict_interval`,
+    `predict_quantiles`, `log_density` and `sample_predictive` use all of it. A Gaussian with its
+    mean and standard deviation (`predict(X, return_std=True)`) can be much worse.
 
     Parameters
     ----------
@@ -207,17 +387,29 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     activation
         `"tanh"`, `"relu"` or `"sigmoid"`.
     prior_variance
-        $v$.
+        `"learned"`: every layer has a scale, which is sampled with the weights; its prior is
+        log-normal with median 2. Or $v$, the same for all layers.
+    noise
+        `"constant"`, or `"input-dependent"`: $\sigma(x)$ is a second output of the network. The
+        latter needs more steps, and predicts better only where the noise varies much.
+    noise_df
+        Degrees of freedom of Student-t noise, against outliers; by default the noise is Gaussian.
     num_draws
         Draws per chain.
     num_chains
         Number of independent chains.
     thin
-        Steps between draws; by default two units of time, at most 100 steps.
+        Steps between draws; by default as many as the budget of a fit allows, at most two units of
+        time.
     burn_in
-        Steps before the first draw; by default fifty units of time, at most 5000 steps.
+        Steps before the first draw; by default chains move until the log likelihood of the rows
+        has stopped drifting.
     batch_size
         Rows per step; by default all of up to 2048 rows, otherwise 512.
+    max_time
+        Seconds for the whole fit. By default the budget is counted, not timed: about 30 seconds of
+        two cores plus compilation, and results are reproducible. With `max_time` the number of
+        steps depends on the clock.
     random_state
         A seed, a `numpy.random.RandomState`, or `None`.
     verbose
@@ -230,16 +422,19 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     Attributes
     ----------
     noise_variance_
-        Posterior mean of $\sigma^2$.
+        Posterior mean of the variance of the noise, averaged over the rows.
     draws_
         Draws by name, with leading axes `(chain, draw)`: `"weights_1"` (chain, draw, inputs, units)
-        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer.
-        They map standardised features to the standardised target. `"noise_variance"` (chain, draw)
-        is $\sigma^2$ in squared units of the target. Computed from the state of the chains at each
-        access.
+        and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer,
+        and the scales `"scale_1"`, … if they are learned. They map standardised features to the
+        standardised target and, with input-dependent noise, to a second output $f_2$.
+        `"noise_variance"` (chain, draw) is $\sigma_0^2$ in squared units of the target: that of
+        the noise where $f_2 = 0$. Computed from the state of the chains at each access.
     diagnostics_
-        Temperatures, step size and divergences. R-hat and effective sample sizes are those of
-        weights, which need not agree between chains: hidden units can be permuted.
+        Temperatures, step size and divergences; R-hat and effective sample sizes of the outputs for
+        50 training rows. (Weights need not agree between chains: hidden units can be permuted.)
+    learning_curve_
+        Mean log likelihood of the rows on the way into the posterior, (chain, point).
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -248,13 +443,48 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 50)[:, None]
     >>> y = np.sin(3 * x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=50)
-    >>> model = BayesianMLPRegressor((12,), num_draws=50, num_chains=2, random_state=0).fit(x, y)
-    >>> mean, sd = model.predict(np.array([[0.0], [4.0]]), return_std=True)
-    >>> bool(sd[1] > 3 * sd[0])
+    >>> model = BayesianMLPRegressor((12,), num_draws=50, thin=20, num_chains=2, random_state=0)
+    >>> lower, upper = model.fit(x, y).predict_interval(np.array([[0.0], [4.0]]), level=0.9)
+    >>> bool(upper[1] - lower[1] > 2 * (upper[0] - lower[0]))
     True
     """
 
     noise_variance_: float
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (32, 32),
+        *,
+        activation: str = "tanh",
+        prior_variance: float | str = "learned",
+        noise: str = "constant",
+        noise_df: float | None = None,
+        num_draws: int = 250,
+        num_chains: int = 4,
+        thin: int | None = None,
+        burn_in: int | None = None,
+        batch_size: int | None = None,
+        max_time: float | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            activation,
+            prior_variance,
+            num_draws,
+            num_chains,
+            thin,
+            burn_in,
+            batch_size,
+            max_time,
+            random_state,
+            verbose,
+            checkpoint,
+        )
+        self.noise = noise
+        self.noise_df = noise_df
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         r"""Predict the mean of each row and, optionally, its standard deviation.
@@ -265,16 +495,118 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             (rows, features).
         return_std
             Whether to return a pair `(mean, sd)`, where `sd` is the standard deviation of a new
-            observation: the square root of the variance of $f(x)$ over draws plus the mean of
-            $\sigma^2$.
+            observation: the square root of the variance of $f(x)$ over draws plus the mean of the
+            variance of the noise.
         """
-        mean, square = self._average_predictions(X)
+        mean, square, noise = self._average_predictions(X)
+        predicted = self._target_mean + self._target_scale * mean
         if not return_std:
-            return self._target_mean + self._target_scale * mean
-        variance = np.maximum(square - mean**2, 0) * self._target_scale**2
-        return self._target_mean + self._target_scale * mean, np.sqrt(
-            variance + self.noise_variance_
-        )
+            return predicted
+        variance = np.maximum(square - mean**2, 0) + self._noise_ratio * noise
+        return predicted, self._target_scale * np.sqrt(variance)
+
+    def predictive(self, X: Any) -> Mixture:
+        """Return the predictive distribution of all rows, a mixture over draws.
+
+        It has the log density, distribution function, quantiles, intervals, samples and the CRPS
+        of each row (`isotherm.diagnostics.Mixture`), and needs 16 bytes per row and draw.
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        """
+        return self._mixture(self._validate_features(X))
+
+    def log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Return the log density of each target under the predictive mixture of its row, (rows,).
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+        """
+        y = np.asarray(column_or_1d(y), np.float64)
+        X = self._validate_features(X)
+        check_consistent_length(X, y)
+        parts = [self._mixture(x).log_density(y[rows]) for rows, x in _blocks(X)]
+        return np.concatenate(parts)
+
+    def predict_quantiles(self, X: Any, quantiles: Any) -> np.ndarray:
+        """Return quantiles of the predictive mixture of each row, (quantiles, rows).
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        quantiles
+            Probabilities in (0, 1): a number, or a vector.
+        """
+        X = self._validate_features(X)
+        parts = [self._mixture(x).quantile(quantiles) for _, x in _blocks(X)]
+        return np.concatenate(parts, axis=-1)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return lower and upper ends of central intervals with this probability, each (rows,).
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        level
+            Probability that a new observation of the row is in its interval.
+        """
+        X = self._validate_features(X)
+        parts = [self._mixture(x).interval(level) for _, x in _blocks(X)]
+        lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        return lower, upper
+
+    def sample_predictive(
+        self, X: Any, num_samples: int = 1, random_state: Any = None
+    ) -> np.ndarray:
+        """Draw new observations, jointly for all rows, (samples, rows).
+
+        All rows of a sample come from the same network, so that sums and differences of
+        observations have the right distribution too.
+
+        Parameters
+        ----------
+        X
+            (rows, features).
+        num_samples
+            Number of samples.
+        random_state
+            A seed, a `numpy.random.RandomState`, or `None`.
+        """
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return self.predictive(X).sample(jax.random.key(seed), num_samples)
+
+    def _mixture(self, x: np.ndarray) -> Mixture:
+        """Return the mixtures of standardised rows."""
+        padded = jnp.asarray(pad_to_multiples(x, ROW_MULTIPLE, 1), jnp.float32)
+        outputs = _outputs_of_draws(self._model)(joined_draws(self._run.draws), padded)
+        location, log_scale = np.moveaxis(np.asarray(outputs, np.float64)[:, : len(x)], -1, 0)
+        location = self._target_mean + self._target_scale * location
+        scale = self._target_scale * np.exp(log_scale)
+        if self.noise_df is None:
+            return gaussian_mixture(location, scale)
+        return student_t_mixture(location, scale, float(self.noise_df))
+
+    @property
+    def _noise_ratio(self) -> float:
+        """Variance of the noise over its squared scale; NaN if it is not finite."""
+        if self.noise_df is None:
+            return 1.0
+        return self.noise_df / (self.noise_df - 2) if self.noise_df > 2 else np.nan
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.noise not in ("input-dependent", "constant"):
+            raise ValueError(
+                f"`noise` must be 'input-dependent' or 'constant', got {self.noise!r}."
+            )
+        if self.noise_df is not None:
+            check_positive(self.noise_df, "noise_df")
 
     def _validate_rows(self, X: Any, y: Any, reset: bool, classes: Any) -> tuple[Any, np.ndarray]:
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
@@ -282,19 +614,48 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     @property
     def draws_(self) -> Draws:
-        """Draws of weights, biases and noise variance, with leading axes `(chain, draw)`."""
+        """Draws of weights, biases, scales and noise variance, leading axes `(chain, draw)`."""
         draws = super().draws_
         return draws | {"noise_variance": draws["noise_variance"] * self._target_scale**2}
 
     def _build_target(self, data: Any) -> NetworkTarget:
-        X, y = data
+        X, y, weight = data
         self._target_mean, self._target_scale = y.mean(), float(_positive_sds(y))
         y = (y - self._target_mean) / self._target_scale
-        return self._network_target(X, y, 1, classification=False)
+        likelihood = Gaussian(None) if self.noise_df is None else StudentT(self.noise_df, None)
+        num_outputs = 2 if self.noise == "input-dependent" else 1
+        return self._network_target((X, y, weight), num_outputs, likelihood, self.noise)
 
     def _set_fitted_attributes(self) -> None:
-        noise = self._model.noise_variance(self._run.draws)
-        self.noise_variance_ = float(noise.mean()) * self._target_scale**2
+        if self.noise == "constant":
+            noise = self._model.noise_variance(self._run.draws).mean()
+        else:
+            x = jnp.asarray(self._standardize(self._data[0][:ROWS_PER_BLOCK]), jnp.float32)
+            noise = posterior_predictive(Predict(self._model), self._run.draws, x)[2].mean()
+        self.noise_variance_ = float(noise) * self._noise_ratio * self._target_scale**2
+
+
+@lru_cache(maxsize=32)
+def _outputs_of_draws(model: MLPModel) -> Callable:
+    """Return a compiled function of joined draws and rows; the same for equal models."""
+    apply = Outputs(model)
+    return jax.jit(lambda draws, x: jax.lax.map(lambda w: apply(w, x), draws, batch_size=16))
+
+
+def _blocks(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Return slices of rows, and the rows."""
+    for start in range(0, len(X), ROWS_PER_BLOCK):
+        rows = slice(start, start + ROWS_PER_BLOCK)
+        yield rows, X[rows]
+
+
+def _feature_scales(X: np.ndarray) -> np.ndarray:
+    """Return the scale of each column: its standard deviation, or more if values are far out.
+
+    No row of the training data is further than 5 scales from the mean, so that values that are
+    rarely different from zero, as those of pixels at the edge of images, do not become extreme.
+    """
+    return np.maximum(_positive_sds(X), np.abs(X - X.mean(0)).max(0) / FARTHEST)
 
 
 def _positive_sds(values: np.ndarray) -> np.ndarray:

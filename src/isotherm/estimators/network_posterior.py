@@ -1,24 +1,40 @@
 r"""The posterior of a feed-forward network, in units of its prior.
 
-Weights of a layer with $n$ inputs are $s\,w/\sqrt n$, where the position consists of $w$ and $b$,
-and $s^2$ is the prior variance:
+Layer $l$ with $n_l$ inputs has the weights $s_l w/\sqrt{n_l}$ and the biases $s_l b$, where
+the position consists of $w$ and $b$:
 
-$$ f(x) = \frac{s}{\sqrt{n_L}} W_L^\top g\Bigl(\cdots
-   g\Bigl(\frac{s}{\sqrt{n_1}}W_1^\top x + s\,b_1\Bigr)\cdots\Bigr) + s\,b_L,
-   \qquad w, b \sim \mathcal N(0, 1). $$
+$$ f(x) = \frac{s_L}{\sqrt{n_L}} W_L^\top g\Bigl(\cdots
+   g\Bigl(\frac{s_1}{\sqrt{n_1}}W_1^\top x + s_1 b_1\Bigr)\cdots\Bigr) + s\,b_L,
+   \qquad w, b \sim \mathcal N(0, 1), \qquad s_l = s\,e^{\tau t_l}, \qquad t_l \sim
+   \mathcal N(0, 1). $$
 
-For any widths the prior of the outputs is of order $s$ and that of every coordinate is
-$\mathcal N(0, 1)$, so plain coordinates and one step size suffice. (On a network with a known
-posterior a Kronecker basis mixes no faster; `isotherm run network-exact`.) In a regression the last
-coordinate is $\log\sigma$ of the noise, with $\sigma \sim \text{half-Cauchy}(1)$ in units of the
-target's standard deviation. Every chain starts at its own trained network.
+$s^2$ is the prior variance. With $\tau = 0$ it is that of every layer. With *learned scales*,
+$\tau = 0.6$, each layer has a scale of its own, which the data determine: its prior is log-normal
+with the median $s$ and a factor of $e^{\pm 1.2}$ in 95 %. For any widths the prior of every
+coordinate is $\mathcal N(0, 1)$, so plain coordinates and one step size suffice.
 
-**The step size.** It is limited by the largest curvature $\lambda$, and typical points are far from
-every mode. So a pilot chain starts at a trained network, $\lambda$ is measured several times
-along it, and $h = 0.3/\sqrt\lambda$ for the largest. Batches that are not all rows are balanced
-(`isotherm.balanced`), and the step is at most as long as balance allows.
+**Noise of a regression.** The last coordinate is $\log\sigma_0$, with
+$\sigma_0 \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation. If the noise
+depends on the input, the network has a second output $f_2$ and $\log\sigma(x) = \log\sigma_0 +
+f_2(x)$. The weights of $f_2$ have the scale $s_\sigma = 0.7$ in place of $s_L$, so that the noise
+varies by a factor of two or so. A learned $s_\sigma$ lets chains into places where some rows are
+predicted almost without noise, whose curvature has no limit.
+
+**From trained networks into the posterior.** Every chain starts at its own network, trained by Adam
+with the scales at $s$ and stopped early on rows of its own that are held out. Then all chains move
+together, on all rows, in rounds of two units of time. After each round the largest curvature
+$\lambda$ at the chains is measured; the step size is $h = 0.7/\sqrt\lambda$ for the largest so far.
+Batches that are not all rows are balanced (`isotherm.balanced`), and the step is at most as long as
+balance allows. The chains have arrived when the log likelihood of the rows has stopped drifting:
+between two rounds its mean changes by less than it fluctuates. A round that ends with a log
+likelihood further below that of the trained networks than a posterior explains has lost them; it is
+repeated with shorter steps, and after six times the fit fails with an error.
+
+**Work.** A fit has a budget of arithmetic, that of about `WORK` seconds on two cores, of which the
+rounds may use up to half. It is counted, not timed, so that results can be reproduced.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,31 +44,51 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches, full_batch, independent_batches
 from isotherm.coordinates.linear import Identity
 from isotherm.coordinates.natural import DIFFUSION
 from isotherm.coordinates.power_iteration import largest_eigenvalue
+from isotherm.dynamics.langevin import BALANCED_WORD
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.gradients.balanced import BalancedGradient, balanced
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
-from isotherm.loop.find_mode import find_mode
 from isotherm.loop.network_start import LARGEST_HEAT, longest_step, unit_strengths
-from isotherm.loop.sampling import run_chain
-from isotherm.models.logistic import categorical_log_likelihood
+from isotherm.models.likelihoods import Likelihood
 from isotherm.models.networks import ACTIVATIONS, Layer, feed_forward
+from isotherm.models.scale_priors import HalfCauchy
 from isotherm.samplers.msgnht import msgnht
-from isotherm.types import BatchPolicy, Key
+from isotherm.types import Key
 
 MAX_FULL_BATCH, BATCH_SIZE = 2048, 512
-"""Up to `MAX_FULL_BATCH` rows every batch is all rows; of more, `BATCH_SIZE` by default."""
-STEP_TIMES_FREQUENCY = 0.3
+"""Up to `MAX_FULL_BATCH` rows every batch of a regression is all rows; of more, `BATCH_SIZE`."""
+MAX_FULL_CLASS_BATCH, CLASS_BATCH_SIZE = 256, 128
+"""The same for classes, whose gradients have little noise where a network fits them."""
+STEP_TIMES_FREQUENCY = 0.7
 r"""$h\sqrt\lambda$."""
-PILOT_ROUNDS, STEPS_PER_ROUND = 4, 300
-TRAINING_STEPS, TRAINING_BATCH = 3000, 128
-"""Updates of Adam that train the start of a chain, and their rows."""
+THERMOSTAT_MASS = 1.0
+"""Thermostats respond in the time in which a chain crosses the prior."""
+SCALE_SPREAD, NOISE_HEAD_SCALE = 0.6, 0.7
+r"""$\tau$ and $s_\sigma$."""
+ROUND_TIME, MIN_ROUNDS, POINTS_PER_ROUND = 2.0, 3, 8
+"""Length of a round, the fewest rounds, and how often the likelihood is computed in each."""
+LARGEST_DRIFT = 1.0
+"""Change of the mean log likelihood between rounds, in standard deviations, after arrival."""
+MAX_RESTARTS = 6
+"""How often a round is repeated with half the step size."""
+TRAINING_STEPS, TRAINING_BATCH, TRAINING_RATE, UPDATES_PER_CHECK = 3000, 128, 0.01, 25
+"""Updates of Adam that train the start of a chain, their rows and rate, and those per check."""
+MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT = 40, 512
+"""Fewer rows are all trained on; otherwise a tenth is held out, at most `MAX_HELD_OUT`."""
+MAX_CHECKED_ROWS = 2048
+"""Rows of which the log likelihood along the rounds is computed."""
+WORK, WALK_SHARE = 30.0, 0.5
+"""Budget of a fit in nominal seconds, and the largest share of the rounds."""
+SECONDS_PER_STEP, FLOPS_PER_SECOND = 5e-5, 2.5e10
+"""Nominal price of a step: a fixed one, and that of its arithmetic, on two cores."""
 
 
 class MLPModel(NamedTuple):
@@ -62,12 +98,26 @@ class MLPModel(NamedTuple):
     """Numbers of inputs, hidden units and outputs."""
     activation: str
     prior_variance: float
-    classification: bool
+    likelihood: Likelihood
+    """Reads the outputs: logits, or mean and log scale of a regression."""
+    learned_scales: bool = False
+    noise: str | None = None
+    """Of a regression: `"constant"` or `"input-dependent"`; `None` for classes."""
+
+    @property
+    def num_weights(self) -> int:
+        """Number of weights and biases."""
+        return sum((n + 1) * m for n, m in pairwise(self.sizes))
+
+    @property
+    def num_scales(self) -> int:
+        """Number of learned scales, one per layer."""
+        return (len(self.sizes) - 1) * self.learned_scales
 
     @property
     def dimension(self) -> int:
-        r"""Length of a position; in a regression the last coordinate is $\log\sigma$."""
-        return sum((n + 1) * m for n, m in pairwise(self.sizes)) + (not self.classification)
+        r"""Length of a position: weights, scales $t$ and, in a regression, $\log\sigma_0$."""
+        return self.num_weights + self.num_scales + (self.noise is not None)
 
     def layers(self, position: Any) -> list[Layer]:
         """Split positions (…, dimension) into the $w$ and $b$ of each layer."""
@@ -78,54 +128,106 @@ class MLPModel(NamedTuple):
             start += (n + 1) * m
         return layers
 
+    def scales(self, position: Any, xp: Any = jnp) -> list[Layer]:
+        """Return the factors of the weights and of the biases of each layer, (…, 1 or outputs)."""
+        prior_sd, num_layers = self.prior_variance**0.5, len(self.sizes) - 1
+        first, leading = self.num_weights, position.shape[:-1]
+
+        def factor(i: int, median: float) -> Any:
+            if not self.learned_scales:
+                return xp.full((*leading, 1), median, position.dtype)
+            return median * xp.exp(SCALE_SPREAD * position[..., first + i : first + i + 1])
+
+        layers = [Layer(factor(i, prior_sd), factor(i, prior_sd)) for i in range(num_layers)]
+        output = xp.full((*leading, 1), prior_sd, position.dtype)
+        if self.noise == "input-dependent":
+            head = xp.full((*leading, 1), NOISE_HEAD_SCALE, position.dtype)
+            layers[-1] = Layer(
+                xp.concatenate([layers[-1].weights, head], -1), xp.concatenate([output, head], -1)
+            )
+        else:
+            layers[-1] = Layer(layers[-1].weights, output)
+        return layers
+
     def apply(self, position: jax.Array, x: jax.Array) -> jax.Array:
-        """Return the outputs, (rows, outputs)."""
+        r"""Return the outputs: logits, or the mean and $\log\sigma$, (rows, outputs)."""
+        scales = iter(self.scales(position))
 
         def affine(layer: Layer, x: jax.Array) -> jax.Array:
-            weights, bias = layer
-            return self.prior_variance**0.5 * (x @ weights * len(weights) ** -0.5 + bias[None])
+            (weights, bias), scale = layer, next(scales)
+            factor = scale.weights * len(weights) ** -0.5
+            return x @ weights * factor[None] + (scale.bias * bias)[None]
 
-        return feed_forward(self.layers(position), x, ACTIVATIONS[self.activation], affine)
+        outputs = feed_forward(self.layers(position), x, ACTIVATIONS[self.activation], affine)
+        if self.noise is None:
+            return outputs
+        log_scale = jnp.broadcast_to(position[-1], outputs[:, 0].shape)
+        if self.noise == "input-dependent":
+            log_scale = log_scale + outputs[:, 1]
+        return jnp.stack([outputs[:, 0], log_scale], axis=1)
 
     def to_parameters(self, positions: np.ndarray) -> Draws:
-        """Convert positions to weights and biases by name, and the noise variance."""
-        prior_sd, parameters = self.prior_variance**0.5, {}
-        for i, (weights, bias) in enumerate(self.layers(positions), start=1):
-            parameters[f"weights_{i}"] = prior_sd * weights.shape[-2] ** -0.5 * weights
-            parameters[f"bias_{i}"] = prior_sd * bias
-        if not self.classification:
+        """Convert positions to weights, biases and scales by name, and the noise."""
+        parameters = {}
+        factors = self.scales(positions, np)
+        for i, layer in enumerate(self.layers(positions), start=1):
+            (weights, bias), scale = layer, factors[i - 1]
+            root = weights.shape[-2] ** -0.5
+            parameters[f"weights_{i}"] = scale.weights[..., None, :] * root * weights
+            parameters[f"bias_{i}"] = scale.bias * bias
+        if self.learned_scales:
+            parameters |= {
+                f"scale_{i}": factors[i - 1].weights[..., 0] for i in range(1, len(self.sizes))
+            }
+        if self.noise is not None:
             parameters["noise_variance"] = self.noise_variance(positions)
         return parameters
 
     def noise_variance(self, positions: np.ndarray) -> np.ndarray:
-        r"""Return $\sigma^2$ of a regression, in double precision."""
+        r"""Return $\sigma_0^2$ of a regression, in double precision."""
         return np.exp(2 * np.asarray(positions[..., -1], np.float64))
 
     def log_likelihood(self, position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
-        """Return the log likelihood of each row of `(x, y)`, up to a constant.
-
-        If the batch is `(x, y, weight)`, it is multiplied by the weights.
-        """
-        x, y, *weight = batch
-        outputs = self.apply(position, x)
-        if self.classification:
-            values = categorical_log_likelihood(outputs, y)
-        else:
-            log_noise = position[-1]
-            values = -0.5 * ((y - outputs[:, 0]) * jnp.exp(-log_noise)) ** 2 - log_noise
-        return weight[0] * values if weight else values
+        """Return the log likelihood of each row of `(x, y, weight)`, times its weight."""
+        x, y, weight = batch
+        return weight * self.likelihood.log_likelihood(self.apply(position, x), y)
 
     def log_prior(self, position: jax.Array) -> jax.Array:
         """Return the log density of the prior, up to a constant."""
-        if self.classification:
+        if self.noise is None:
             return -0.5 * jnp.sum(position**2)
-        log_noise = position[-1]
-        return -0.5 * jnp.sum(position[:-1] ** 2) + log_noise - jnp.logaddexp(0.0, 2 * log_noise)
+        return -0.5 * jnp.sum(position[:-1] ** 2) + HalfCauchy(1.0).log_density(position[-1])
+
+    def start(self, key: Key) -> jax.Array:
+        r"""Return small random weights, with the scales at $s$ and $\sigma_0$ at 1."""
+        weights = 0.5 * random.gaussian(key, jnp.zeros(self.num_weights))
+        return jnp.pad(weights, (0, self.dimension - self.num_weights))
+
+    def default_batch_size(self, num_rows: int) -> int:
+        """Return how many of the rows a step uses."""
+        small = (MAX_FULL_BATCH, BATCH_SIZE)
+        largest, size = (MAX_FULL_CLASS_BATCH, CLASS_BATCH_SIZE) if self.noise is None else small
+        return num_rows if num_rows <= largest else size
+
+    def seconds_per_step(self, rows: int, num_chains: int) -> float:
+        """Return the nominal time of a step of all chains."""
+        return SECONDS_PER_STEP + 6.0 * rows * self.num_weights * num_chains / FLOPS_PER_SECOND
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of one draw for each row. Objects of equal models are equal: one program for all."""
+
+    model: MLPModel
+
+    def __call__(self, position: jax.Array, x: jax.Array) -> Any:
+        """Return the outputs."""
+        return self.model.apply(position, x)
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Predictions of one draw: class probabilities, or the mean and its square.
+    """Predictions of one draw: class probabilities, or mean, its square, and squared scale.
 
     Objects of equal models are equal, so that they share a compiled program.
     """
@@ -135,9 +237,10 @@ class Predict:
     def __call__(self, position: jax.Array, x: jax.Array) -> Any:
         """Return the predictions for each row of `x`."""
         outputs = self.model.apply(position, x)
-        if self.model.classification:
-            return jax.nn.softmax(outputs)
-        return outputs[:, 0], outputs[:, 0] ** 2
+        if self.model.noise is None:
+            return self.model.likelihood.predict(outputs)
+        mean, log_scale = outputs.T
+        return mean, mean**2, jnp.exp(2 * log_scale)
 
 
 @dataclass(frozen=True)
@@ -146,10 +249,18 @@ class NetworkTarget:
 
     model: MLPModel
     gradient: MinibatchGradient | BalancedGradient
-    batches: BatchPolicy
+    batches: InMemoryBatches
     step_size: float
     starts: jax.Array
-    """A trained network for every chain, (chain, dimension)."""
+    """Where chains begin, (chain, dimension)."""
+    trained: np.ndarray
+    """The trained networks at which they began, (chain, dimension)."""
+    has_arrived: bool
+    """Whether the log likelihood has stopped drifting."""
+    log_likelihoods: np.ndarray
+    """Mean log likelihood of the rows along the rounds, (chain, point)."""
+    steps_left: int
+    """Steps that the budget allows to sample."""
 
     @property
     def dimension(self) -> int:
@@ -157,7 +268,7 @@ class NetworkTarget:
         return self.model.dimension
 
     def to_parameters(self, positions: np.ndarray) -> Draws:
-        """Convert positions to weights and biases by name, and the noise variance."""
+        """Convert positions to weights, biases and scales by name, and the noise."""
         return self.model.to_parameters(positions)
 
 
@@ -166,96 +277,317 @@ def network_target(
     model: MLPModel,
     x: np.ndarray,
     y: np.ndarray,
+    weight: np.ndarray | None = None,
+    *,
     batch_size: int | None = None,
     num_chains: int = 1,
+    adapt: bool = True,
+    max_time: float | None = None,
+    from_positions: jax.Array | None = None,
 ) -> NetworkTarget:
-    """Build the posterior of a network, train starts, and find its step size with a pilot chain.
+    """Build the posterior of a network, and take chains from trained networks into it.
 
     Parameters
     ----------
     key
-        Key of the pilot chain.
+        Key of training and of the rounds.
     model
         The network.
     x, y
         Standardised rows, and labels 0, 1, … or standardised targets.
+    weight
+        Weight of the log likelihood of each row; by default 1.
     batch_size
-        Rows per step; by default all of up to 2048 rows, otherwise 512.
+        Rows per step; by default `model.default_batch_size`.
     num_chains
-        Number of networks to train.
+        Number of chains.
+    adapt
+        Whether to make rounds until chains have arrived, instead of the fewest.
+    max_time
+        Seconds for training, rounds and sampling together; by default the budget is counted.
+    from_positions
+        Where chains are, instead of trained networks, (chain, dimension).
     """
-    size = batch_size or (len(y) if len(y) <= MAX_FULL_BATCH else BATCH_SIZE)
-    rows = (x.astype(np.float32), y.astype(np.int32 if model.classification else np.float32))
-    if size >= len(y):  # pad with rows of weight 0, so that similar data share a program
-        rows = (*rows, np.ones(len(y), np.float32))
-        rows = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
-        batches = full_batch(rows)
+    began = time.monotonic()
+    size = batch_size or model.default_batch_size(len(y))
+    targets = y.astype(np.int32 if model.noise is None else np.float32)
+    weights = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
+    rows = (x.astype(np.float32), targets, weights)
+    num_rows = len(y)
+    # Pad with rows of weight 0, so that similar data share a program.
+    padded = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
+    whole = size >= num_rows
+    batches = full_batch(padded) if whole else independent_batches(rows, size)
+    programs = _compiled(model, len(padded[0]) if whole else num_rows, not whole)
+    if from_positions is None:
+        order = _held_out_orders(random.fold(key, 0), num_rows, num_chains)
+        chain_keys = jax.random.split(random.fold(key, 1), num_chains)
+        trained = programs.train(chain_keys, padded, *order)
     else:
-        batches = independent_batches(rows, size)
-    gradient, pilot, train = _compiled(model, len(rows[0]), size < len(y))
-    training_rows = independent_batches(rows, min(TRAINING_BATCH, len(rows[0])))
-    starts = train(jax.random.split(random.fold(key, 0), num_chains), training_rows)
-    position = starts[0]
-    curvatures: list[float] = []
-    for i in range(PILOT_ROUNDS + 1):
-        # The first round does not move: a step of 0 measures the curvature at the start.
-        h = STEP_TIMES_FREQUENCY * max(curvatures, default=np.inf) ** -0.5
-        position, curvature = pilot(random.fold(key, i + 1), position, jnp.float32(h), batches)
-        curvatures.append(float(curvature))
-        if not np.isfinite(curvatures[-1]):
+        trained = from_positions
+    walk = _Walk(random.fold(key, 2), model, programs, batches, trained, padded)
+    budget = WORK / model.seconds_per_step(size, num_chains)
+    while True:
+        walk.next_round(WALK_SHARE * budget / MIN_ROUNDS)
+        enough = walk.num_rounds >= MIN_ROUNDS
+        if max_time is not None:
+            budget = _affordable_steps(walk, max_time - (time.monotonic() - began))
+        spent = walk.num_steps >= WALK_SHARE * budget
+        if enough and (not adapt or walk.has_arrived or spent):
+            break
+    return NetworkTarget(
+        model,
+        programs.gradient,
+        batches,
+        round_step_size(walk.step_size),
+        walk.positions,
+        np.asarray(trained),
+        walk.has_arrived,
+        np.concatenate(walk.log_likelihoods, axis=1),
+        max(1, int(budget - walk.num_steps * (max_time is None))),
+    )
+
+
+def _affordable_steps(walk: "_Walk", seconds_left: float) -> float:
+    """Return how many more steps the clock allows, at the speed of the last round."""
+    return max(seconds_left, 0.0) / walk.seconds_per_step
+
+
+class _Walk:
+    """Chains on their way from trained networks into the posterior, in rounds."""
+
+    def __init__(
+        self,
+        key: Key,
+        model: MLPModel,
+        programs: "_Programs",
+        batches: InMemoryBatches,
+        positions: jax.Array,
+        rows: tuple[np.ndarray, ...],
+    ) -> None:
+        self._key, self._programs, self._batches, self._model = key, programs, batches, model
+        self._rows = tuple(jnp.asarray(each[:MAX_CHECKED_ROWS]) for each in rows)
+        self.positions, self.log_likelihoods = positions, []
+        self.num_rounds = self.num_steps = 0
+        self.seconds_per_step = np.inf
+        at_start = self._programs.log_likelihood(positions, self._rows)
+        self._lowest = np.asarray(at_start, np.float64) - _explained_loss(model.dimension)
+        self._shrink, self._largest, self.step_size = 1.0, 0.0, 0.0
+        self._measure()
+
+    def _measure(self) -> None:
+        """Update the step size from the curvature and the noise at the chains."""
+        key = random.fold(self._key, 2 * self.num_rounds)
+        curvature = float(self._programs.curvature(key, self.positions, self._batches))
+        if not np.isfinite(curvature):
             raise FloatingPointError(
-                "The pilot chain that finds the step size diverged. Check the data for extreme "
-                "values, or reduce `prior_variance`."
+                "The curvature of the log posterior is not finite at a trained network. Check the "
+                "data for extreme values, or reduce `prior_variance`."
             )
-    h = STEP_TIMES_FREQUENCY * max(curvatures) ** -0.5
-    if isinstance(gradient, BalancedGradient):
-        measure = jax.jit(partial(unit_strengths, grad_fn=gradient, space=Identity()))
-        strengths = measure(random.fold(key, PILOT_ROUNDS + 2), position=position, batches=batches)
-        h = longest_step(h, strengths, DIFFUSION, model.dimension, LARGEST_HEAT)
-    return NetworkTarget(model, gradient, batches, _round_step_size(h), starts)
+        self._largest = max(self._largest, curvature)
+        h = self._shrink * STEP_TIMES_FREQUENCY * self._largest**-0.5
+        if isinstance(self._programs.gradient, BalancedGradient):
+            strengths = self._programs.strengths(key, self.positions, self._batches)
+            h = longest_step(h, strengths, DIFFUSION, self._model.dimension, LARGEST_HEAT)
+        self.step_size = h
+
+    def next_round(self, most_steps: float) -> None:
+        """Move all chains by two units of time, or `most_steps` if they are fewer.
+
+        A round that ends with a log likelihood further below that of a trained network than the
+        posterior explains is repeated with half the step size.
+        """
+        for _ in range(MAX_RESTARTS):
+            steps = min(ROUND_TIME / self.step_size, most_steps)
+            thin = max(1, round(steps / POINTS_PER_ROUND))
+            began = time.monotonic()
+            key = random.fold(self._key, 2 * self.num_rounds + 1)
+            positions, values = self._programs.walk(
+                key, self.positions, self.step_size, thin, self._batches, self._rows
+            )
+            values = np.asarray(values, np.float64)
+            if np.all(values[:, -1] >= self._lowest):  # false for NaN
+                steps = thin * POINTS_PER_ROUND
+                self.seconds_per_step = (time.monotonic() - began) / steps
+                self.positions, self.num_steps = positions, self.num_steps + steps
+                self.log_likelihoods.append(values)
+                self.num_rounds += 1
+                self._measure()
+                return
+            self._shrink, self.step_size = self._shrink / 2, self.step_size / 2
+        raise FloatingPointError(
+            "Chains that start at trained networks lose what these have learned, even at step size "
+            f"{2 * self.step_size:.3g}. Check the data for extreme values, or reduce "
+            "`prior_variance`."
+        )
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the log likelihood changed less between the last two rounds than it varies."""
+        if self.num_rounds < MIN_ROUNDS:
+            return False
+        before, after = self.log_likelihoods[-2:]
+        both = np.concatenate([before, after], axis=1)
+        spread = np.sqrt(np.mean(np.var(both, axis=1)))
+        return bool(abs(np.mean(after - before)) <= LARGEST_DRIFT * spread)
 
 
-def _round_step_size(h: float) -> float:
+def _explained_loss(dimension: int) -> float:
+    r"""Return how far below a mode a log likelihood may be in the posterior of $d$ parameters.
+
+    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter.
+    """
+    return 1.5 * dimension + 5 * dimension**0.5
+
+
+def round_step_size(h: float) -> float:
     """Round down to a power of the fourth root of 2, so that similar data share a program."""
     return float(2 ** (np.floor(4 * np.log2(h)) / 4))
 
 
-@lru_cache(maxsize=32)
-def _compiled(
-    model: MLPModel, data_size: int, in_batches: bool
-) -> tuple[MinibatchGradient | BalancedGradient, Callable, Callable]:
-    """Return the gradient, the compiled pilot chain and the compiled training.
+class _Programs(NamedTuple):
+    """The gradient of a model, and its compiled functions."""
 
-    They are the same objects for equal arguments.
+    gradient: MinibatchGradient | BalancedGradient
+    train: Callable
+    log_likelihood: Callable
+    walk: Callable
+    curvature: Callable
+    strengths: Callable
+
+
+@lru_cache(maxsize=32)
+def _compiled(model: MLPModel, data_size: int, in_batches: bool) -> _Programs:
+    """Compile what fits of a model share; the same objects for equal arguments."""
+    plain = minibatch_gradient(model.log_likelihood, model.log_prior, data_size)
+    gradient = balanced(plain) if in_batches else plain
+    train = jax.jit(jax.vmap(partial(_train, model), in_axes=(0, None, 0, 0, None)))
+    return _Programs(
+        gradient,
+        train,
+        jax.jit(jax.vmap(plain.log_likelihood_sum, in_axes=(0, None))),
+        jax.jit(partial(_walk, model, gradient)),
+        jax.jit(partial(_largest_curvature, plain)),
+        jax.jit(partial(_strengths, gradient)),
+    )
+
+
+def _held_out_orders(
+    key: Key, num_rows: int, num_chains: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row numbers to train on, (chain, padded), held-out ones with weights, and a count.
+
+    The row numbers of each chain are a permutation: the first `count` are trained on.
     """
-    gradient = minibatch_gradient(model.log_likelihood, model.log_prior, data_size)
-    train = jax.jit(jax.vmap(partial(_train, gradient, model.dimension), in_axes=(0, None)))
-    gradient = balanced(gradient) if in_batches else gradient
-    return gradient, jax.jit(partial(_run_pilot, gradient)), train
+    rng = np.random.default_rng(random.numpy_seed(key))
+    held_out = min(num_rows // 10, MAX_HELD_OUT) if num_rows >= MIN_ROWS_TO_HOLD_OUT else 0
+    orders = np.stack([rng.permutation(num_rows) for _ in range(num_chains)]).astype(np.int32)
+    checked = np.full((num_chains, MAX_HELD_OUT), -1, np.int32)
+    kept = num_rows - held_out
+    checked[:, :held_out] = orders[:, kept:]
+    return pad_to_multiples(orders, 1, ROW_MULTIPLE), checked, np.int32(kept)
 
 
 def _train(
-    gradient: MinibatchGradient, dimension: int, key: Key, batches: InMemoryBatches
+    model: MLPModel,
+    key: Key,
+    rows: tuple[jax.Array, ...],
+    order: jax.Array,
+    held_out: jax.Array,
+    num_kept: jax.Array,
 ) -> jax.Array:
-    """Return a mode of the posterior near a random start."""
-    start = 0.5 * random.gaussian(random.fold(key, 0), jnp.zeros(dimension))
-    return find_mode(random.fold(key, 1), gradient, start, batches, num_steps=TRAINING_STEPS)
+    """Train a network by Adam; return the best on the held-out rows, or the last without any."""
+    x, y, weight = rows
+    checked = (x[held_out], y[held_out], jnp.where(held_out >= 0, weight[held_out], 0.0))
+    decay = optax.cosine_decay_schedule(TRAINING_RATE, TRAINING_STEPS)
+    optimizer = optax.adam(decay)
+    is_scale = jnp.arange(model.dimension) >= model.num_weights
+    if model.noise is not None:
+        is_scale = is_scale.at[-1].set(False)
+
+    def loss(position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
+        fit = jnp.mean(model.log_likelihood(position, batch))
+        return -fit - model.log_prior(position) / num_kept
+
+    def update(carry: tuple, t: jax.Array) -> tuple:
+        position, state = carry
+        numbers = random.bits(random.fold(key, t), (TRAINING_BATCH,))
+        chosen = order[numbers % num_kept.astype(numbers.dtype)]
+        grads = jax.grad(loss)(position, (x[chosen], y[chosen], weight[chosen]))
+        updates, state = optimizer.update(jnp.where(is_scale, 0.0, grads), state)
+        return (optax.apply_updates(position, updates), state), None
+
+    def block(carry: tuple, first: jax.Array) -> tuple:
+        (position, state), (best, highest) = carry
+        steps = first + jnp.arange(UPDATES_PER_CHECK)
+        (position, state), _ = jax.lax.scan(update, (position, state), steps)
+        value = jnp.sum(model.log_likelihood(position, checked))
+        better = value >= highest  # without held-out rows the value is always 0
+        best = jnp.where(better, position, best)
+        return ((position, state), (best, jnp.where(better, value, highest))), None
+
+    start = model.start(random.fold(key, TRAINING_STEPS))
+    carry = ((start, optimizer.init(start)), (start, -jnp.inf))
+    blocks = jnp.arange(0, TRAINING_STEPS, UPDATES_PER_CHECK)
+    return jax.lax.scan(block, carry, blocks)[0][1][0]
 
 
-def _run_pilot(
+def _walk(
+    model: MLPModel,
     gradient: MinibatchGradient | BalancedGradient,
     key: Key,
-    position: jax.Array,
+    positions: jax.Array,
     h: jax.Array,
-    batches: BatchPolicy,
+    thin: jax.Array,
+    batches: InMemoryBatches,
+    rows: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, jax.Array]:
-    """Run the pilot for a round; return its last position and the largest curvature there."""
-    sampler = msgnht(gradient, h, DIFFUSION)
-    (position,), _ = run_chain(key, sampler, position, batches, num_draws=1, thin=STEPS_PER_ROUND)
-    batch = batches.batch(random.fold(key, 3), jnp.zeros((), jnp.int32))
+    """Run all chains; return where they end, and log likelihoods of `rows` along the way."""
+    sampler = msgnht(
+        gradient, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, integrator=BALANCED_WORD
+    )
+    num_points = POINTS_PER_ROUND
 
-    def hessian_times(vector: jax.Array) -> jax.Array:
-        return jax.jvp(lambda x: gradient(x, batch), (position,), (vector,))[1]
+    def chain(key: Key, position: jax.Array) -> tuple[jax.Array, jax.Array]:
+        noise, data = random.fold(key, 0), random.fold(key, 1)
 
-    start = random.gaussian(random.fold(key, 4), position)
-    return position, largest_eigenvalue(hessian_times, start, 20)
+        def step(t: jax.Array, state: Any) -> Any:
+            return sampler.step(random.fold(noise, t), state, batches.batch(data, t))[0]
+
+        def point(state: Any, i: jax.Array) -> tuple:
+            state = jax.lax.fori_loop(i * thin, (i + 1) * thin, step, state)
+            return state, jnp.sum(model.log_likelihood(state.position, rows))
+
+        start = sampler.init(position, random.fold(key, 2))
+        state, values = jax.lax.scan(point, start, jnp.arange(num_points))
+        return state.position, values
+
+    keys = jax.vmap(partial(random.fold, key))(jnp.arange(len(positions)))
+    return jax.vmap(chain)(keys, positions)
+
+
+def _largest_curvature(
+    gradient: MinibatchGradient, key: Key, positions: jax.Array, batches: InMemoryBatches
+) -> jax.Array:
+    """Return the largest curvature of minus the log density at any of the positions."""
+    batch = batches.batch(random.fold(key, 0), jnp.zeros((), jnp.int32))
+
+    def at(position: jax.Array) -> jax.Array:
+        def hessian_times(vector: jax.Array) -> jax.Array:
+            return jax.jvp(lambda x: gradient(x, batch), (position,), (vector,))[1]
+
+        start = random.gaussian(random.fold(key, 1), position)
+        return largest_eigenvalue(hessian_times, start, 20)
+
+    return jnp.max(jax.vmap(at)(positions))
+
+
+def _strengths(
+    gradient: BalancedGradient, key: Key, positions: jax.Array, batches: InMemoryBatches
+) -> jax.Array:
+    """Return the weights of rows in kicks of duration 1 at all positions."""
+
+    def at(position: jax.Array) -> jax.Array:
+        return unit_strengths(random.fold(key, 3), gradient, position, batches, Identity())
+
+    return jnp.concatenate(list(jax.lax.map(at, positions)), axis=1)

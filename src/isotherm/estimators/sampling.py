@@ -19,8 +19,6 @@ from isotherm.samplers.msgnht import msgnht
 from isotherm.types import BatchPolicy, GradFn, Key, Sampler
 
 THINNING_TIME, BURN_IN_TIME = 2.0, 50.0
-NO_LIMIT = 2**31 - 1
-"""A number of steps that is never reached."""
 
 Draws = dict[str, np.ndarray]
 """Draws of parameters by name, with leading axes `(chain, draw)`."""
@@ -65,10 +63,9 @@ def run_chains(
     state: Any = None,
     starts: Any = None,
     thermostat_mass: float = THERMOSTAT_MASS,
+    integrator: str | None = None,
     verbose: bool = False,
     checkpoint: Path | None = None,
-    max_thin: int = NO_LIMIT,
-    max_burn_in: int = NO_LIMIT,
 ) -> Run:
     """Run chains from the origin or from given starts, or continue from a state.
 
@@ -82,20 +79,20 @@ def run_chains(
         As in `isotherm.sample`; by default 2 and 50 units of time.
     starts
         Where chains start, (chain, dimension); by default at the origin.
-    thermostat_mass
+    thermostat_mass, integrator
         As in `isotherm.msgnht`.
     verbose
         Whether to show a progress bar.
-    max_thin, max_burn_in
-        Upper bounds on the defaults of `thin` and `burn_in`, in steps.
     """
     if thin is None:
-        thin = min(max(1, round(THINNING_TIME / target.step_size)), max_thin)
+        thin = max(1, round(THINNING_TIME / target.step_size))
     if burn_in is None:
-        burn_in = min(round(BURN_IN_TIME / target.step_size), max_burn_in)
+        burn_in = round(BURN_IN_TIME / target.step_size)
+    if starts is not None:
+        num_chains = len(starts)
     return sample(
         key,
-        _sampler(target.gradient, target.step_size, thermostat_mass),
+        _sampler(target.gradient, target.step_size, thermostat_mass, integrator),
         jnp.zeros(target.dimension) if starts is None else starts,
         target.batches,
         num_draws=num_draws,
@@ -110,6 +107,10 @@ def run_chains(
 
 
 @lru_cache(maxsize=64)
-def _sampler(gradient: GradFn, step_size: float, thermostat_mass: float) -> Sampler:
+def _sampler(
+    gradient: GradFn, step_size: float, thermostat_mass: float, integrator: str | None
+) -> Sampler:
     """Build a sampler; equal arguments give the same object, so that its program compiles once."""
-    return msgnht(gradient, step_size, DIFFUSION, thermostat_mass=thermostat_mass)
+    return msgnht(
+        gradient, step_size, DIFFUSION, thermostat_mass=thermostat_mass, integrator=integrator
+    )
