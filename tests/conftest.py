@@ -12,6 +12,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 MOST_MEMORY = 1.3e9
 """Bytes of a test process from which compiled programs are freed between two tests."""
+LEAST_GROWTH = 0.2e9
+"""Bytes by which a process grows before programs are freed again: what remains after that, modules
+and data, can exceed `MOST_MEMORY`, and every test would compile everything anew."""
 
 
 @pytest.fixture
@@ -42,10 +45,17 @@ def free_after_each_module():
     free_compiled_programs()
 
 
+class Memory:
+    """What the process needs without compiled programs."""
+
+    remaining = 0
+
+
 def pytest_runtest_teardown():
     """Free programs within a module that compiles many, before they fill the memory."""
-    if resident_bytes() > MOST_MEMORY:
+    if resident_bytes() > max(MOST_MEMORY, Memory.remaining + LEAST_GROWTH):
         free_compiled_programs()
+        Memory.remaining = resident_bytes()
 
 
 def pytest_configure():
