@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.sampling import Draws, Target, run_chains
+from isotherm.exceptions import HealthWarning
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
@@ -40,7 +41,8 @@ class BayesianEstimator(BaseEstimator, ABC):
     _seed: int
     _data: Any
     """What is stored of all rows so far."""
-    _target: Target
+    _target: Any
+    """What chains sample, a `Target`."""
     _last_rows: str
     """Digest of the rows of the last call."""
     _history: str
@@ -161,6 +163,7 @@ class BayesianEstimator(BaseEstimator, ABC):
         self._history = history
         if self._run.num_draws >= MIN_DRAWS_FOR_RHAT:
             _warn_if_not_converged(rhat(self._convergence_draws()), self._max_rhat)
+            _warn_of_temperatures(self._run)
         self._set_fitted_attributes()
         return self
 
@@ -184,6 +187,7 @@ class BayesianEstimator(BaseEstimator, ABC):
 
     def _sample(self, target: Target, state: Any, burn_in: int | None, history: str) -> Run:
         folder = self.checkpoint
+        steps: dict[str, Any] = {"thin": self.thin, "burn_in": burn_in}
         return run_chains(
             jax.random.key(self._seed),
             target,
@@ -192,7 +196,7 @@ class BayesianEstimator(BaseEstimator, ABC):
             state=state,
             verbose=bool(self.verbose),
             checkpoint=None if folder is None else Path(folder) / history,
-            **{"thin": self.thin, "burn_in": burn_in} | self._chain_settings(target, state),
+            **steps | self._chain_settings(target, state),
         )
 
     def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
@@ -298,6 +302,20 @@ def _warn_if_not_converged(values: Any, largest: float) -> None:
         ConvergenceWarning,
         stacklevel=4,
     )
+
+
+def _warn_of_temperatures(run: Run) -> None:
+    """Warn if a kinetic temperature is far from 1."""
+    wrong = replace(run, draws=None).summary().wrong_temperatures
+    if wrong:
+        warnings.warn(
+            f"The kinetic temperature of chain {wrong[0].chain} is {wrong[0].mean:.3g} instead of "
+            "1: its draws are not the posterior. If the targets have hardly any noise, the "
+            "posterior is degenerate; otherwise draw more, or use a narrower prior "
+            "(`prior_variance`). `diagnostics_` shows all temperatures.",
+            HealthWarning,
+            stacklevel=4,
+        )
 
 
 def _concatenate(first: Run, second: Run) -> Run:

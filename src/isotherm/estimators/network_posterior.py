@@ -39,7 +39,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -468,13 +468,13 @@ def _compiled(model: MLPModel, data_size: int, in_batches: bool) -> _Programs:
         jax.jit(jax.vmap(plain.log_likelihood_sum, in_axes=(0, None))),
         jax.jit(partial(_walk, model, gradient)),
         jax.jit(partial(_largest_curvature, plain)),
-        jax.jit(partial(_strengths, gradient)),
+        jax.jit(partial(_strengths, cast(BalancedGradient, gradient))),
     )
 
 
 def _held_out_orders(
     key: Key, num_rows: int, num_chains: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.int32]:
     """Return row numbers to train on, (chain, padded), held-out ones with weights, and a count.
 
     The row numbers of each chain are a permutation: the first `count` are trained on.

@@ -228,11 +228,21 @@ class Summary:
     temperatures: list[Any]
     """Kinetic temperature per leaf and chain, with its band (`diagnostics.temperature`)."""
 
+    @property
+    def wrong_temperatures(self) -> list[Any]:
+        """Rows of `temperatures` that are outside their band and more than 25 % off."""
+        target = float(self.run.traits.temperature)
+        return [
+            row
+            for row in self.temperatures
+            if not row.inside and not abs(row.mean / target - 1) <= 0.25
+        ]
+
     def __str__(self) -> str:
         """Format the numbers as plain text."""
         run, lines = self.run, [repr(self.run)]
         target = float(run.traits.temperature)
-        if any(not row.inside and abs(row.mean / target - 1) > 0.25 for row in self.temperatures):
+        if self.wrong_temperatures:
             lines.append(
                 f"WARNING: a kinetic temperature is far from {target:g}: the chain is frozen, "
                 "unstable or has not converged, and its draws are not the posterior."
