@@ -71,7 +71,7 @@ $(VENV)/.atheris: $(STAMP)
 	touch $@
 
 soak: $(VENV)/.atheris
-	for name in logistic mlp estimator regressor lda dpfa; do $(SOAK)/kills.py $$name --kills $(KILLS) || exit 1; done
+	for name in logistic mlp estimator regressor classifier lda dpfa partial-fit; do $(SOAK)/kills.py $$name --kills $(KILLS) || exit 1; done
 	! $(SOAK)/kills.py logistic --kills 10 --mutant
 	$(SOAK)/faults.py
 	ISOTHERM_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/test_hostile_api.py

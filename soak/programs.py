@@ -1,9 +1,11 @@
 """Runs that can be killed: each resumes from its folder, and returns a dictionary of arrays.
 
-`logistic` and `mlp` use the checkpoints of `isotherm.sample`; `estimator` and `regressor` those of
-the estimators, over `fit` and two calls of `partial_fit`. `lda` and `dpfa` save the state of
-topic models with the checkpoints of the experiments. `lda-icml` and `dpfa-wiki` are experiments,
-run as by `isotherm run NAME --smoke --resume`; they need the data. Measured times are not compared.
+`logistic` and `mlp` use the checkpoints of `isotherm.sample`; `estimator`, `regressor` and
+`classifier` those of the estimators, over `fit` and (the first two) two calls of `partial_fit`.
+`lda` and `dpfa` save the state of topic models with the checkpoints of the experiments.
+`partial-fit` learns topics from a stream and saves the estimator after every batch. `lda-icml` and
+`dpfa-wiki` are experiments, run as by `isotherm run NAME --smoke --resume`; they need the data.
+Measured times are not compared.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.experiments.runner import execute
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
+from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 
@@ -105,6 +108,36 @@ def regressor(folder: Path) -> Arrays:
     return fitted(folder, isotherm.BayesianLinearRegression(num_draws=2000, num_chains=2), x, y)
 
 
+def classifier(folder: Path) -> Arrays:
+    """Fit a small network with scikit-learn's interface."""
+    chunks.CHUNK_SECONDS = CHUNK_SECONDS
+    sampling.sample = partial(isotherm.sample, checkpoint_seconds=0)
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((200, 3))
+    y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(int)
+    model = isotherm.BayesianMLPClassifier(
+        (5,), num_draws=200, num_chains=2, checkpoint=folder, random_state=0
+    )
+    return dict(model.fit(x, y).draws_)
+
+
+def partial_fit(folder: Path) -> Arrays:
+    """Learn topics from a stream; save the estimator after every batch, and load it on resume."""
+    _, corpus = simulated()
+    path = folder / "model.safetensors"
+    folder.mkdir(exist_ok=True)
+    if path.exists():
+        model = BayesianLDA.load(path)
+    else:
+        settings = {"sampler": "scir", "sweeps": 10, "burn_in": 4, "num_draws": 20}
+        model = BayesianLDA(6, random_state=0, batch_size=10, **settings)
+    for batch in range(getattr(model, "n_documents_seen_", 0) // 10, 200):
+        first = 10 * (batch % 20)
+        model.partial_fit(corpus[first : first + 10])
+        model.save(path)
+    return dict(model.draws_)
+
+
 def stepped(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
     """Take steps, keep a draw of each, and save the state and the draws every ten steps."""
     checkpoints = Checkpoints.open(folder, {"steps": steps}, resume=True)
@@ -163,8 +196,10 @@ PROGRAMS: dict[str, Callable[[Path], Arrays]] = {
     "mlp": mlp,
     "estimator": estimator,
     "regressor": regressor,
+    "classifier": classifier,
     "lda": lda,
     "dpfa": dpfa,
+    "partial-fit": partial_fit,
     "lda-icml": experiment("lda-icml"),
     "dpfa-wiki": experiment("dpfa-wiki"),
 }
