@@ -86,8 +86,8 @@ def kill_somewhere(process: Any, folder: Path, rng: random.Random, span: float) 
     when, before = "start", saved(folder)
     if rng.random() < 0.75:
         when = "saved"
-        while process.is_alive() and saved(folder).keys() <= before.keys():
-            process.join(0.005)
+        while process.is_alive() and saved(folder) == before:
+            process.join(0.2)
     process.join(rng.uniform(0, span))
     if not process.is_alive():
         return "ended"

@@ -76,7 +76,7 @@ def mlp(folder: Path) -> Arrays:
     y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32)
     network = isotherm.models.mlp((8, 10, 2))
     sampler = isotherm.sghmc(network.gradient(data_size=500), 0.005, friction=5.0)
-    return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
+    return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 150, 10)
 
 
 def fitted(folder: Path, model: Any, x: np.ndarray, y: np.ndarray) -> Arrays:
@@ -97,7 +97,7 @@ def estimator(folder: Path) -> Arrays:
     rng = np.random.default_rng(3)
     x = rng.standard_normal((400, 6))
     y = (rng.random(400) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
-    return fitted(folder, isotherm.BayesianLogisticRegression(num_draws=500, num_chains=2), x, y)
+    return fitted(folder, isotherm.BayesianLogisticRegression(num_draws=300, num_chains=2), x, y)
 
 
 def regressor(folder: Path) -> Arrays:
@@ -105,7 +105,7 @@ def regressor(folder: Path) -> Arrays:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((400, 6))
     y = x[:, 0] + rng.standard_normal(400)
-    return fitted(folder, isotherm.BayesianLinearRegression(num_draws=2000, num_chains=2), x, y)
+    return fitted(folder, isotherm.BayesianLinearRegression(num_draws=500, num_chains=2), x, y)
 
 
 def classifier(folder: Path) -> Arrays:
@@ -131,7 +131,7 @@ def partial_fit(folder: Path) -> Arrays:
     else:
         settings = {"sampler": "scir", "sweeps": 10, "burn_in": 4, "num_draws": 20}
         model = BayesianLDA(6, random_state=0, batch_size=10, **settings)
-    for batch in range(getattr(model, "n_documents_seen_", 0) // 10, 200):
+    for batch in range(getattr(model, "n_documents_seen_", 0) // 10, 100):
         first = 10 * (batch % 20)
         model.partial_fit(corpus[first : first + 10])
         model.save(path)
@@ -163,7 +163,7 @@ def lda(folder: Path) -> Arrays:
     """Sample topics with the thermostat, in batches of ten documents."""
     _, corpus = simulated()
     chain = LDAChain(isotherm.msgnht(None, 0.02), 6, corpus.num_words, data_size=len(corpus))
-    return stepped(folder, chain, lambda i: chain.advance(corpus, 1, 10), 1000, chain.topics)
+    return stepped(folder, chain, lambda i: chain.advance(corpus, 1, 10), 300, chain.topics)
 
 
 def dpfa(folder: Path) -> Arrays:
@@ -174,7 +174,7 @@ def dpfa(folder: Path) -> Arrays:
     def step(i: int) -> None:
         chain.step(corpus[10 * (i % 20) : 10 * (i % 20) + 10])
 
-    return stepped(folder, chain, step, 500, lambda: chain.parameters().topics)
+    return stepped(folder, chain, step, 200, lambda: chain.parameters().topics)
 
 
 def experiment(name: str) -> Callable[[Path], Arrays]:
