@@ -5,24 +5,39 @@
 A run is killed and resumed until it finishes; then the next run begins, until `--kills` kills were
 made. One kill in four is timed from the start of the process, the others from its first save. All
 results must be bit-identical. With `--mutant` the momenta are not restored on resume, and the
-comparison must fail.
+comparison must fail. The result is recorded after every finished run, so that a test that is
+stopped loses the kills of one run only.
 """
 
 import argparse
 import multiprocessing
 import random
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from reporting import record
 
-NAMES = ("logistic", "mlp", "estimator", "regressor", "lda", "dpfa", "lda-icml", "dpfa-wiki")
+NAMES = (
+    "logistic",
+    "mlp",
+    "estimator",
+    "regressor",
+    "classifier",
+    "lda",
+    "dpfa",
+    "partial-fit",
+    "lda-icml",
+    "dpfa-wiki",
+)
 RESULT, DRAFT = "result-of-the-soak.npz", ".draft-"
+SAVED = (".npz", ".safetensors")
 
 
 def work(name: str, folder: Path, mutant: bool) -> None:
@@ -54,9 +69,10 @@ def start(name: str, folder: Path, mutant: bool = False) -> Any:
 def saved(folder: Path) -> dict[str, float]:
     """Return the modification times of all arrays, drafts included, by path."""
     times = {}
-    for path in folder.rglob("*.npz"):
+    for path in folder.rglob("*"):
         try:
-            times[str(path)] = path.stat().st_mtime
+            if path.suffix in SAVED:
+                times[str(path)] = path.stat().st_mtime
         except FileNotFoundError:  # a draft that was renamed
             continue
     return times
@@ -70,8 +86,8 @@ def kill_somewhere(process: Any, folder: Path, rng: random.Random, span: float) 
     when, before = "start", saved(folder)
     if rng.random() < 0.75:
         when = "saved"
-        while process.is_alive() and saved(folder).keys() <= before.keys():
-            process.join(0.002)
+        while process.is_alive() and saved(folder) == before:
+            process.join(0.2)
     process.join(rng.uniform(0, span))
     if not process.is_alive():
         return "ended"
@@ -94,8 +110,8 @@ def differences(folder: Path, reference: Path) -> list[str]:
     ]
 
 
-def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> dict[str, Any]:
-    """Run, kill and resume until `kills` kills were made; return the statistics."""
+def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> Iterator[dict[str, Any]]:
+    """Run, kill and resume until `kills` kills were made; yield the statistics after every run."""
     rng, began = random.Random(seed), time.monotonic()
     reference = scratch / "reference"
     process = start(name, reference)
@@ -122,13 +138,14 @@ def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> dict[
         if process.exitcode:
             raise RuntimeError(f"`{folder}` cannot be resumed: exit code {process.exitcode}.")
         wrong += differences(folder, reference)
-    return {
-        "kills": moments.total(),
-        "moments": dict(sorted(moments.items())),
-        "runs": runs,
-        "arrays_that_differ": sorted(set(wrong)),
-        "seconds": round(time.monotonic() - began),
-    }
+        shutil.rmtree(folder)
+        yield {
+            "kills": moments.total(),
+            "moments": dict(sorted(moments.items())),
+            "runs": runs,
+            "arrays_that_differ": sorted(set(wrong)),
+            "seconds": round(time.monotonic() - began),
+        }
 
 
 def main() -> None:
@@ -140,15 +157,15 @@ def main() -> None:
     parser.add_argument("--mutant", action="store_true", help="do not restore momenta")
     parser.add_argument("--quick", action="store_true", help="do not record the result")
     arguments = parser.parse_args()
+    settings = (arguments.program, arguments.kills, arguments.seed, arguments.mutant)
+    entry = {}
     with tempfile.TemporaryDirectory() as scratch:
-        entry = soak(
-            arguments.program, arguments.kills, arguments.seed, arguments.mutant, Path(scratch)
-        )
-    if arguments.quick or arguments.mutant:
-        print(entry)
-    else:
-        record("kills", arguments.program, entry)
-    sys.exit(1 if entry["arrays_that_differ"] else 0)
+        for entry in soak(*settings, Path(scratch)):
+            if arguments.quick or arguments.mutant:
+                print(entry, flush=True)
+            else:
+                record("kills", arguments.program, entry)
+    sys.exit(1 if entry.get("arrays_that_differ") else 0)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Runs that can be killed: each resumes from its folder, and returns a dictionary of arrays.
 
-`logistic` and `mlp` use the checkpoints of `isotherm.sample`; `estimator` and `regressor` those of
-the estimators, over `fit` and two calls of `partial_fit`. `lda` and `dpfa` save the state of
-topic models with the checkpoints of the experiments. `lda-icml` and `dpfa-wiki` are experiments,
-run as by `isotherm run NAME --smoke --resume`; they need the data. Measured times are not compared.
+`logistic` and `mlp` use the checkpoints of `isotherm.sample`; `estimator`, `regressor` and
+`classifier` those of the estimators, over `fit` and (the first two) two calls of `partial_fit`.
+`lda` and `dpfa` save the state of topic models with the checkpoints of the experiments.
+`partial-fit` learns topics from a stream and saves the estimator after every batch. `lda-icml` and
+`dpfa-wiki` are experiments, run as by `isotherm run NAME --smoke --resume`; they need the data.
+Measured times are not compared.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.experiments.runner import execute
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
+from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 
@@ -73,7 +76,7 @@ def mlp(folder: Path) -> Arrays:
     y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32)
     network = isotherm.models.mlp((8, 10, 2))
     sampler = isotherm.sghmc(network.gradient(data_size=500), 0.005, friction=5.0)
-    return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 300, 10)
+    return sampled(folder, sampler, network.init(jax.random.key(0)), (x, y), 150, 10)
 
 
 def fitted(folder: Path, model: Any, x: np.ndarray, y: np.ndarray) -> Arrays:
@@ -94,7 +97,7 @@ def estimator(folder: Path) -> Arrays:
     rng = np.random.default_rng(3)
     x = rng.standard_normal((400, 6))
     y = (rng.random(400) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
-    return fitted(folder, isotherm.BayesianLogisticRegression(num_draws=500, num_chains=2), x, y)
+    return fitted(folder, isotherm.BayesianLogisticRegression(num_draws=300, num_chains=2), x, y)
 
 
 def regressor(folder: Path) -> Arrays:
@@ -102,7 +105,37 @@ def regressor(folder: Path) -> Arrays:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((400, 6))
     y = x[:, 0] + rng.standard_normal(400)
-    return fitted(folder, isotherm.BayesianLinearRegression(num_draws=2000, num_chains=2), x, y)
+    return fitted(folder, isotherm.BayesianLinearRegression(num_draws=500, num_chains=2), x, y)
+
+
+def classifier(folder: Path) -> Arrays:
+    """Fit a small network with scikit-learn's interface."""
+    chunks.CHUNK_SECONDS = CHUNK_SECONDS
+    sampling.sample = partial(isotherm.sample, checkpoint_seconds=0)
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((200, 3))
+    y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(int)
+    model = isotherm.BayesianMLPClassifier(
+        (5,), num_draws=200, num_chains=2, checkpoint=folder, random_state=0
+    )
+    return dict(model.fit(x, y).draws_)
+
+
+def partial_fit(folder: Path) -> Arrays:
+    """Learn topics from a stream; save the estimator after every batch, and load it on resume."""
+    _, corpus = simulated()
+    path = folder / "model.safetensors"
+    folder.mkdir(exist_ok=True)
+    if path.exists():
+        model = BayesianLDA.load(path)
+    else:
+        settings = {"sampler": "scir", "sweeps": 10, "burn_in": 4, "num_draws": 20}
+        model = BayesianLDA(6, random_state=0, batch_size=10, **settings)
+    for batch in range(getattr(model, "n_documents_seen_", 0) // 10, 100):
+        first = 10 * (batch % 20)
+        model.partial_fit(corpus[first : first + 10])
+        model.save(path)
+    return dict(model.draws_)
 
 
 def stepped(folder: Path, chain: Any, step: Callable[[int], None], steps: int, get: Any) -> Arrays:
@@ -130,7 +163,7 @@ def lda(folder: Path) -> Arrays:
     """Sample topics with the thermostat, in batches of ten documents."""
     _, corpus = simulated()
     chain = LDAChain(isotherm.msgnht(None, 0.02), 6, corpus.num_words, data_size=len(corpus))
-    return stepped(folder, chain, lambda i: chain.advance(corpus, 1, 10), 1000, chain.topics)
+    return stepped(folder, chain, lambda i: chain.advance(corpus, 1, 10), 300, chain.topics)
 
 
 def dpfa(folder: Path) -> Arrays:
@@ -141,7 +174,7 @@ def dpfa(folder: Path) -> Arrays:
     def step(i: int) -> None:
         chain.step(corpus[10 * (i % 20) : 10 * (i % 20) + 10])
 
-    return stepped(folder, chain, step, 500, lambda: chain.parameters().topics)
+    return stepped(folder, chain, step, 200, lambda: chain.parameters().topics)
 
 
 def experiment(name: str) -> Callable[[Path], Arrays]:
@@ -163,8 +196,10 @@ PROGRAMS: dict[str, Callable[[Path], Arrays]] = {
     "mlp": mlp,
     "estimator": estimator,
     "regressor": regressor,
+    "classifier": classifier,
     "lda": lda,
     "dpfa": dpfa,
+    "partial-fit": partial_fit,
     "lda-icml": experiment("lda-icml"),
     "dpfa-wiki": experiment("dpfa-wiki"),
 }

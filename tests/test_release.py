@@ -74,6 +74,43 @@ def test_the_commands_of_the_release_exist():
     assert commands and all(c.split()[0] == "make" and c.split()[1] in targets for c in commands)
 
 
+CLEAN = {"name": "jax", "version": "0.10.2", "vulns": []}
+SKIPPED = {"name": "numpy", "skip_reason": "Dependency not found on PyPI: numpy (2.4.6)"}
+FLAW = {"name": "x", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "message"),
+    [
+        ([CLEAN, CLEAN], 0, "All 2 packages were checked; none has a known vulnerability."),
+        ([CLEAN, FLAW], 1, "x 1: PYSEC-1, fixed in 2"),
+        ([SKIPPED, SKIPPED], 2, "0 of 2 packages were checked"),
+        ([CLEAN, SKIPPED], 2, "1 of 2 packages were checked"),
+        ([FLAW, SKIPPED], 1, "This is no all-clear."),
+        ([], 2, "Nothing was checked"),
+        (None, 2, "Nothing was checked: pip-audit made no report (ConnectionError: no route)."),
+    ],
+)
+def test_an_audit_that_checked_nothing_is_no_all_clear(tmp_path, report, code, message):
+    """pip-audit itself exits with 0 if its database does not answer."""
+    text = "" if report is None else json.dumps({"dependencies": report, "fixes": []})
+    program = tmp_path / "pip-audit"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nprint({text!r})\n"
+        "print('Traceback\\nConnectionError: no route', file=sys.stderr)\n"
+    )
+    program.chmod(0o755)
+    command = [sys.executable, ROOT / "release" / "audit.py", "--pip-audit", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code and message in done.stdout and not done.stderr
+
+
+def test_an_audit_without_its_program_says_so(tmp_path):
+    command = [sys.executable, ROOT / "release" / "audit.py", "--pip-audit", tmp_path / "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Nothing was checked" in done.stdout and not done.stderr
+
+
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(tmp_path):
     """What `make release` does, without a network."""

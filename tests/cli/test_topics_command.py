@@ -68,3 +68,12 @@ def test_errors_are_one_line_and_nothing_is_written(folder, tmp_path, options, m
     assert done.exit_code == 2 and message in " ".join(done.stderr.split())
     assert not (tmp_path / "page.html").exists()
     assert isotherm(tmp_path / "nowhere").exit_code == 2
+
+
+def test_a_link_out_of_the_folder_is_not_read(folder, tmp_path):
+    """A folder of somebody else may link to a secret, and the page shows words of all texts."""
+    (tmp_path / "secret").write_text("password " * 50)
+    (folder / "innocent.txt").symlink_to(tmp_path / "secret")
+    done = isotherm(folder, "--out", tmp_path / "page.html", "--no-open")
+    assert done.exit_code == 2 and "is a link to a file outside the folder" in done.stderr
+    assert not (tmp_path / "page.html").exists()

@@ -224,3 +224,14 @@ def test_the_real_files_match_the_registry(name):
         assert state == "ok", file.name
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             assert sum(map(len, iter(lambda s=stream: s.read(2**20), b""))) == file.bytes
+
+
+def test_a_file_in_place_of_a_data_folder_is_named(toy, tmp_path, monkeypatch):
+    """The sources are not to blame."""
+    (tmp_path / "file").write_text("")
+    for call in (registry.fetch, registry.verify, registry.locate):
+        with pytest.raises(ValueError, match="is a file, not a folder with data"):
+            call("toy", tmp_path / "file")
+    monkeypatch.setenv("ISOTHERM_DATA", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match="is a file, not a folder with data"):
+        registry.download_folder("toy")

@@ -102,3 +102,32 @@ def test_draws_in_half_precision_have_half_the_bytes_and_the_same_chain(tmp_path
 def test_numbers_that_do_not_fit_into_half_precision_are_not_silent():
     with pytest.warns(LostDrawsWarning, match="0 of 2 chains diverged"):
         run(collect={"x": isotherm.collect.draws(lambda x: 1e6 + x, dtype="float16")})
+
+
+def test_temporary_arrays_of_the_compiled_step_count(monkeypatch, tmp_path):
+    """A step that needs 64 MB for the product of two long vectors; nothing of it is kept."""
+
+    def wide(x, batch):
+        product = jnp.tanh(jnp.outer(x, jnp.arange(4096.0)))  # 4096 x 4096
+        return -x - 1e-9 * (product @ product[0])
+
+    def call(**changes):
+        return isotherm.sample(
+            jax.random.key(0),
+            sampler,
+            jnp.ones(4096),
+            isotherm.no_batches(),
+            num_draws=1,
+            progress=False,
+            **changes,
+        )
+
+    sampler = isotherm.sgld(wide, 1e-3)
+    monkeypatch.setattr(module, "free_memory", lambda: 50 * 10**6)
+    with pytest.raises(ValueError, match=r"67\.\d MB for temporary arrays .* smaller batches"):
+        call(checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    calls = []
+    monkeypatch.setattr(module, "free_memory", lambda: calls.append(1) or 10**9)
+    assert call().ok and len(calls) == 2
+    assert call(max_memory=float("inf")).ok

@@ -68,6 +68,42 @@ def test_a_full_device_is_reported(tmp_path, monkeypatch):
         run(tmp_path, 2)
 
 
+BUSY = """
+import sys, time
+import full_disk, isotherm, jax, jax.numpy as jnp
+
+def wait(report):  # after the first chunk, with the lock held
+    print("running", flush=True)
+    time.sleep(600)
+
+isotherm.sample(
+    jax.random.key(0), full_disk.SAMPLER, jnp.zeros(100), isotherm.no_batches(), num_draws=40,
+    checkpoint=sys.argv[1], checkpoint_seconds=0, progress=False, callback=wait,
+)
+"""
+
+
+def test_two_processes_in_one_checkpoint_folder_and_the_second_takes_over(tmp_path):
+    """The first is stopped in the middle of its run, then killed; the second goes on."""
+    folder = tmp_path / "run"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    first = subprocess.Popen(
+        [sys.executable, "-c", BUSY, folder], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert first.stdout.readline() == "running\n"
+        with pytest.raises(ValueError, match=f"is in use by process {first.pid} on"):
+            full_disk.run(folder, 40)
+    finally:
+        first.kill()
+        first.wait()
+        first.stdout.close()
+    assert (folder / ".lock").exists()
+    resumed = full_disk.run(folder, 40)
+    assert not (folder / ".lock").exists()
+    np.testing.assert_array_equal(resumed.draws, full_disk.run(None, 40).draws)
+
+
 def own_mounts(folder):
     """Return a command that starts a process with a private mount namespace."""
     for flags in ("-rm", "-m"):

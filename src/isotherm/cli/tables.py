@@ -12,6 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from isotherm.io.untrusted import printable
 from isotherm.paper.experiments import registry
 from isotherm.paper.experiments.contract import Experiment, Report
 from isotherm.paper.experiments.overrides import kind_name
@@ -55,8 +56,9 @@ def _log(console: Console, seconds: float = 30.0) -> Report:
 
 
 def print_error(message: str) -> None:
-    """Print an error message on stderr."""
-    stderr_console().print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
+    """Print an error message on stderr; it may quote a file of somebody else."""
+    text = Text.assemble(("Error: ", "bold red"), printable(message))
+    stderr_console().print(text, soft_wrap=True)
 
 
 def show_experiments() -> None:

@@ -97,6 +97,12 @@ def _read_texts(folder: Path, pattern: str) -> dict[str, str]:
             f"`{folder}` has {len(files)} files that match {pattern!r}, but topics need at least "
             "two texts: give another folder or `--pattern`."
         )
+    for path in files:
+        if folder.resolve() not in path.resolve().parents:
+            raise ValueError(
+                f"`{path}` is a link to a file outside the folder, which is not read: copy the "
+                "file, or leave it out with `--pattern`."
+            )
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path.read_text(
             encoding="utf-8", errors="replace"

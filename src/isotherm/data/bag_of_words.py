@@ -28,6 +28,7 @@ from isotherm.data.word_counts import (
     describe_long,
 )
 from isotherm.io import npz
+from isotherm.io.untrusted import check_regular
 
 _LINE = re.compile(rb"\s*\d+(?:\s+\d+:\d+)*\s*")
 _FIELD = re.compile(rb"\d+:\d+")
@@ -188,6 +189,7 @@ def read_ldac(path: PathLike, num_words: int | None = None) -> Counts:
 
 def read_npz(path: PathLike) -> Counts:
     """Read a matrix written by `scipy.sparse.save_npz`; other arrays in the file are ignored."""
+    check_regular(path)
     try:
         with open(path, "rb") as stream:  # NumPy does not close a damaged file
             with zipfile.ZipFile(stream) as archive:

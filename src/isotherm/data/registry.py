@@ -20,6 +20,8 @@ from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
+from isotherm.io.untrusted import check_regular
+
 State = Literal["ok", "missing", "wrong checksum"]
 PathLike = str | os.PathLike[str]
 GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -116,7 +118,7 @@ def data_folders(data_dir: PathLike | None = None) -> list[Path]:
     """
     data_dir = _only.get() if data_dir is None else data_dir
     if data_dir is not None:
-        return [Path(data_dir).expanduser()]
+        return [_checked_folder(data_dir)]
     folders = [Path(folder).expanduser() for folder in _environment_folder()]
     checkout = Path(__file__).resolve().parents[3]
     for base in (Path.cwd(), *([checkout] if (checkout / "pyproject.toml").is_file() else [])):
@@ -124,6 +126,14 @@ def data_folders(data_dir: PathLike | None = None) -> list[Path]:
         if shared.is_dir() and shared not in folders:
             folders.append(shared)
     return [*folders, _user_cache()]
+
+
+def _checked_folder(data_dir: PathLike) -> Path:
+    """Return the path of a data folder, which need not exist; raise an error if it is a file."""
+    folder = Path(data_dir).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`{folder}` is a file, not a folder with data.")
+    return folder
 
 
 def _environment_folder() -> list[str]:
@@ -213,7 +223,8 @@ def _check(file: File, path: Path | None) -> Checked:
 
 
 def open_bytes(path: PathLike) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in `.gz`."""
+    """Open a file for reading, decompressed if its name ends in `.gz`; pipes are refused."""
+    check_regular(path)
     return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
 
 
@@ -263,7 +274,7 @@ def download_folder(name: str, data_dir: PathLike | None = None) -> Path:
     """Return the folder that `fetch` downloads the files of a dataset to."""
     if data_dir is None:
         data_dir = next(iter(_environment_folder()), None) or _user_cache()
-    return Path(data_dir).expanduser() / name
+    return _checked_folder(data_dir) / name
 
 
 def _download(file: File, folder: Path, progress: Any) -> None:

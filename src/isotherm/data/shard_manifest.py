@@ -15,7 +15,7 @@ import numpy as np
 from isotherm.data.word_counts import Counts
 from isotherm.io.files import DRAFT, atomically, checksum, make_folders, write_json
 from isotherm.io.locks import LOCK
-from isotherm.io.untrusted import Damaged, check_format, inside, read_json
+from isotherm.io.untrusted import Damaged, check_format, inside, printable, read_json
 
 FILE_NAME = "ledger.json"
 """Name of the manifest."""
@@ -52,14 +52,14 @@ class ShardManifest:
         for name, value in arguments.items():
             if (begun := self.arguments.get(name)) != value:
                 raise ValueError(
-                    f"`{self.out}` was started with `{name}` {begun}, not {value}: "
+                    f"`{self.out}` was started with `{name}` {printable(begun)}, not {value}: "
                     "use the same value, or another folder."
                 )
         for shard, path in zip(self.entries["shards"], self.paths, strict=True):
             same = path.is_file() and path.stat().st_size == shard["bytes"]
             if not same or checksum(path) != shard["sha256"]:
                 raise ValueError(
-                    f"`{path}` is missing or was changed since it was written: "
+                    f"`{printable(path)}` is missing or was changed since it was written: "
                     "build into another folder."
                 )
 

@@ -25,6 +25,7 @@ from isotherm.data.registry import PathLike, open_bytes
 from isotherm.data.truncation import SizeCheck, shorten
 from isotherm.data.word_counts import CountError, Counts, check_rows, stack
 from isotherm.io import npz
+from isotherm.io.untrusted import check_regular
 
 
 class Position(NamedTuple):
@@ -124,6 +125,7 @@ class _NPZ:
     def __init__(self, path: Path, num_words: int) -> None:
         self.path, self.num_words, self.row = path, num_words, 0
         with ExitStack() as opened:
+            check_regular(path)
             archive = opened.enter_context(zipfile.ZipFile(path))
             self._read_headers(archive)
             self.pointers, self.indices, self.data = (

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from isotherm.data.registry import PathLike
+from isotherm.io.untrusted import check_regular, printable
 
 MESSAGE_LENGTH = 300
 
@@ -16,6 +17,7 @@ class SizeCheck:
     """The size of a file when reading began."""
 
     def __init__(self, path: PathLike) -> None:
+        check_regular(path)
         self.path, self.size = Path(path), os.stat(path).st_size
 
     def check(self) -> None:
@@ -34,12 +36,12 @@ def check_final_newline(line: bytes) -> None:
 
 
 def shorten(value: object) -> str:
-    """Return `str(value)`, shortened to at most 300 characters.
+    """Return `str(value)`, shortened to 300 characters, with control characters as escapes.
 
     Examples
     --------
     >>> shorten(ValueError("x" * 1000))[-5:], len(shorten(ValueError("x" * 1000)))
     ('xx...', 300)
     """
-    text = str(value)
+    text = printable(value)
     return text if len(text) <= MESSAGE_LENGTH else f"{text[: MESSAGE_LENGTH - 3]}..."

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from isotherm.io.untrusted import check_regular
+
 Kind = Literal["xml", "gz", "bz2"]
 
 BLOCK = 1 << 20
@@ -62,6 +64,7 @@ class Chunk(NamedTuple):
 
 def kind_of(path: Path) -> Kind:
     """Return the compression of a dump, by its first bytes."""
+    check_regular(path)
     with path.open("rb") as stream:
         magic = stream.read(3)
     if not magic:

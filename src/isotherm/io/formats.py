@@ -13,7 +13,7 @@ import numpy as np
 
 from isotherm.imports import require
 from isotherm.io.datatree import to_datatree
-from isotherm.io.untrusted import Damaged
+from isotherm.io.untrusted import Damaged, check_regular
 
 if TYPE_CHECKING:
     import xarray
@@ -60,6 +60,7 @@ class NetCDF:
     """A netCDF file, read with h5py, which allocates memory for one array at a time."""
 
     def __init__(self, path: Path) -> None:
+        check_regular(path)
         self.path, self.bytes_left = path, path.stat().st_size
         try:
             self.file = library("h5py").File(path, "r")
@@ -124,7 +125,7 @@ class SafeTensors:
     def __init__(self, path: Path) -> None:
         module = library("safetensors")
         self.path = path
-        path.stat()  # raises FileNotFoundError: a missing file is not a damaged one
+        check_regular(path)  # raises FileNotFoundError: a missing file is not a damaged one
         try:
             self.file = module.safe_open(path, framework="numpy")
         except (OSError, module.SafetensorError) as error:

@@ -3,7 +3,9 @@
 The lock is a file `.lock` in the folder with a lock of the operating system (`flock`) on it. The
 kernel releases it when its process ends, however it ends, so a lock never outlives its owner: a
 file that a killed process left behind is taken over at once. Its content (process, host, start) is
-only for the message to the one who comes second.
+only for the message to the one who comes second: whether that process is alive, on which host it
+was, and whether its number was given to another process, decides nothing. A forked child closes
+its copy of the lock, so that a worker that survives its parent does not hold it.
 
 On file systems without `flock`, and in folders that cannot be written to, there is no lock.
 """
@@ -20,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isotherm.io.files import make_folders
-from isotherm.io.untrusted import Damaged
+from isotherm.io.untrusted import Damaged, printable
 
 try:
     import fcntl
@@ -31,6 +33,10 @@ LOCK = ".lock"
 """Name of the file."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+
+
+_held: set[int] = set()
+"""Handles of the locks of this process."""
 
 
 class InUse(ValueError):
@@ -50,17 +56,33 @@ def locked(folder: Path) -> Iterator[None]:
     ValueError
         The folder, or one above it, is a file.
     """
-    made = make_folders(folder)
+    made, owner = make_folders(folder), os.getpid()
     handle = None
     try:
         handle = _acquire(folder)
+        if handle is not None:
+            _held.add(handle)
         yield
     finally:
-        if handle is not None:
-            with suppress(OSError):
-                os.unlink(folder / LOCK)
+        if os.getpid() == owner:  # a forked child that gets here must not release it
+            if handle is not None:
+                with suppress(OSError):
+                    os.unlink(folder / LOCK)
+                _held.discard(handle)
+                os.close(handle)
+            remove_empty(made)
+
+
+def _forget_locks() -> None:
+    """Close the copies of locks in a forked child; the lock of the parent holds."""
+    for handle in _held:
+        with suppress(OSError):
             os.close(handle)
-        remove_empty(made)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def remove_empty(folders: list[Path]) -> None:
@@ -130,9 +152,9 @@ def _describe(handle: int, folder: Path) -> str:
         seconds = max(0.0, time.time() - float(owner["since"]))
         age = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
         who = f"process {int(owner['pid'])} on {owner['host']} (`{owner['command']}`), for {age}"
-    except (OSError, ValueError, KeyError, TypeError):  # it is just being written
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError):  # it is just being written
         who = "another process"
     return (
-        f"`{folder}` is in use by {who}. Wait until it ends, stop it, or use another folder. The "
-        "lock ends with its process."
+        f"`{folder}` is in use by {printable(who)}. Wait until it ends, stop it, or use another "
+        "folder. The lock ends with its process."
     )

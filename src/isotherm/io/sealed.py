@@ -30,6 +30,7 @@ DAMAGE = (
     TypeError,
     AttributeError,
     RuntimeError,
+    MemoryError,
     OSError,
     ValueError,
     ArithmeticError,

@@ -2,7 +2,8 @@
 
 A checksum proves that a file was not damaged, not who wrote it. A name in a file may therefore say
 `../../secret`, a file may be a link or a pipe, and a document may be nested a million times. All of
-this is refused as damage.
+this is refused as damage. A message that quotes such a file shows control characters as escapes,
+so that a name in a file cannot write to a terminal.
 """
 
 import json
@@ -15,8 +16,28 @@ MAX_JSON_BYTES = 2**26
 """Largest document that is read; ours have less than a hundredth of it."""
 
 
+MAX_MESSAGE = 1000
+"""Most characters of a message that quotes a file."""
+
+
+def printable(text: object) -> str:
+    r"""Return text for a message in one line: control characters are escaped, long text is cut.
+
+    Examples
+    --------
+    >>> print(printable("red \x1b[31m\nnext"), len(printable("x" * 9999)))
+    red \x1b[31m\nnext 1000
+    """
+    text = str(text)
+    cut = text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
 class Damaged(ValueError):
-    """A file is cut, changed, or not what isotherm writes."""
+    """A file is cut, changed, or not what isotherm writes; the message is `printable`."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def inside(folder: Path, name: Any) -> Path:
@@ -58,6 +79,23 @@ def open_regular(path: Path) -> IO[bytes]:
         os.close(handle)
         raise Damaged(f"`{path}` is not a file.")
     return os.fdopen(handle, "rb")
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Check that a path that the user gave is a file, before a library opens it by its name.
+
+    Reading a pipe would wait for ever, and a device has no end. A link is followed here, since the
+    user named it.
+
+    Raises
+    ------
+    Damaged
+        It is a folder, a pipe or a device.
+    OSError
+        It does not exist.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise Damaged(f"`{os.fspath(path)}` is not a file.")
 
 
 def read_json(path: Path) -> Any:

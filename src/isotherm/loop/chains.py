@@ -30,6 +30,11 @@ BURN_IN_BLOCK = 100
 """Burn-in steps per compiled loop; fixed, so that rounding does not depend on the chunks."""
 
 
+MOST_KNOWN = 16
+"""Compiled programs whose temporary memory is remembered."""
+_temporary_sizes: dict[Any, int] = {}
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """What stays the same during a run."""
@@ -203,16 +208,8 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
     """Make draws and move them to the host."""
     number = job.draw_pace.next(run.num_kept, job.plan.num_draws - run.num_kept)
     (number,) = job.devices.agree(min(number, job.capacity))
-    compiled = job.devices.compiled(chunks.collect, "program", "capacity")
-    state, accumulators, page, finite = compiled(
-        run.state,
-        run.accumulators,
-        job.keys,
-        job.batches,
-        number,
-        program=job.program(run),
-        capacity=job.capacity,
-    )
+    compiled, arguments, static = _draw_program(job, run, number)
+    state, accumulators, page, finite = compiled(*arguments, **static)
     page = pages.move_to_host(page, number)
     job.draw_pace.took(number)
     after = run._replace(
@@ -222,6 +219,33 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
         pages=(*run.pages, page),
     )
     return after, np.asarray(finite)
+
+
+def _draw_program(job: Job, run: RunState, number: int) -> tuple[Any, tuple, dict[str, Any]]:
+    """Return the function that makes draws, and its arguments."""
+    compiled = job.devices.compiled(chunks.collect, "program", "capacity")
+    arguments = (run.state, run.accumulators, job.keys, job.batches, number)
+    return compiled, arguments, {"program": job.program(run), "capacity": job.capacity}
+
+
+def temporary_size(job: Job, run: RunState) -> int:
+    """Return the bytes of temporary arrays of the program that makes draws, such as activations.
+
+    The program is compiled for that; the first call uses the same compiled program. 0 if the
+    compiler does not tell, and for streamed batches, whose program depends on the first batches.
+    """
+    if job.feed is not None or job.plan.is_finished(run):
+        return 0
+    compiled, arguments, static = _draw_program(job, run, 1)
+    leaves, structure = jax.tree.flatten(arguments[:-1])
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    known = (static["program"], job.capacity, structure, shapes)
+    if known not in _temporary_sizes:
+        memory = compiled.lower(*arguments, **static).compile().memory_analysis()
+        if len(_temporary_sizes) >= MOST_KNOWN:
+            _temporary_sizes.clear()
+        _temporary_sizes[known] = int(getattr(memory, "temp_size_in_bytes", 0))
+    return _temporary_sizes[known]
 
 
 def _block(plan: Plan, run: RunState) -> tuple[int, int]:

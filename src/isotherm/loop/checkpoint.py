@@ -25,6 +25,7 @@ from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -33,9 +34,9 @@ from isotherm.exceptions import CheckpointWarning
 from isotherm.io.digest import digest
 from isotherm.io.files import explain_failure, make_folders, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
-from isotherm.io.untrusted import Damaged, check_format, read_json
+from isotherm.io.untrusted import Damaged, check_format, printable, read_json
 from isotherm.loop import pages
-from isotherm.loop.run import Rollback
+from isotherm.loop.run import read_rollbacks
 from isotherm.loop.signals import handle_signals
 from isotherm.loop.state import RunState
 from isotherm.loop.user_warnings import Message
@@ -44,6 +45,8 @@ from isotherm.tree import leaf_names
 FORMAT = 4
 STATE_NAME = re.compile(r"state-(\d{5,9})\.json")
 PAGE_NAME = re.compile(r"page-\d{5,9}\.npz")
+_printed: WeakKeyDictionary[Any, tuple[str, tuple]] = WeakKeyDictionary()
+"""Texts and inner constants of traced functions that JAX keeps."""
 
 
 class Checkpoints:
@@ -110,7 +113,7 @@ class Checkpoints:
             try:
                 run = self._read(path, state, accumulators, page)
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                problem = f"{path.stem}: {error}"
+                problem = f"{path.stem}: {printable(error)}"
                 continue
             if not problem:
                 return run, None
@@ -179,11 +182,14 @@ class Checkpoints:
         if Path(str(content["state"]["name"])).stem != path.stem:
             raise Damaged(f"{path.name} refers to the state of another checkpoint.")
         kept = tuple(read_tree(self.folder, entry, page, any_rows=True) for entry in entries)
-        if type(done) is not int or num_kept != sum(map(pages.num_draws, kept)):
+        into_draw = content.get("steps into draw", 0)
+        if any(type(number) is not int or number < 0 for number in (done, num_kept, into_draw)):
+            raise Damaged(f"{path.name} has numbers of steps or draws that are not counts.")
+        if num_kept != sum(map(pages.num_draws, kept)):
             raise Damaged(f"{path.name} does not have the number of draws that it announces.")
         like = (state, accumulators, np.zeros(jax.tree.leaves(state)[0].shape[0], bool))
         state, accumulators, diverged = read_tree(self.folder, content["state"], like)
-        rollbacks = tuple(Rollback(*fields) for fields in content["rollbacks"])
+        rollbacks = read_rollbacks(content["rollbacks"])
         self.pages, self.num_saved = list(entries), num_kept
         return RunState(
             done,
@@ -193,7 +199,7 @@ class Checkpoints:
             accumulators,
             kept,
             rollbacks,
-            content.get("steps into draw", 0),
+            into_draw,
             content.get("source"),
         )
 
@@ -210,11 +216,18 @@ def describe(tree: Any) -> dict[str, str]:
 def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
     """Return a hash of what JAX traces of a function: operations and constants.
 
-    Constants that a compiled function inside closes over count as well.
+    Constants that a compiled function inside closes over count as well. JAX keeps what it has
+    traced, for this as for the compiled program; the text of a trace, which takes milliseconds to
+    print, is kept with it. Constants are hashed every time, since NumPy arrays can change.
     """
-    traced = jax.make_jaxpr(function)(*arguments)
-    text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
-    constants = [leaf for leaf in _constants(traced) if getattr(leaf, "is_fully_addressable", True)]
+    traced = jax.jit(function).trace(*arguments).jaxpr
+    if traced.jaxpr not in _printed:
+        text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
+        _printed[traced.jaxpr] = text, tuple(_constants(traced.jaxpr))
+    text, inner = _printed[traced.jaxpr]
+    constants = [
+        leaf for leaf in (*traced.consts, *inner) if getattr(leaf, "is_fully_addressable", True)
+    ]
     return sha256((text + digest(constants)).encode()).hexdigest()[:16]
 
 
@@ -249,8 +262,8 @@ def _refuse_another(path: Path, identity: dict[str, Any]) -> None:
                     if ours.get(leaf) != theirs.get(leaf)
                 )
             raise ValueError(
-                f"`{path.parent}` is the checkpoint of another run: {name} was {theirs}, now it is "
-                f"{ours}. Use the same settings, or another folder."
+                f"`{path.parent}` is the checkpoint of another run: {printable(name)} was "
+                f"{printable(theirs)}, now it is {ours}. Use the same settings, or another folder."
             )
 
 

@@ -3,7 +3,8 @@
 Kept draws stay in host memory until the end, where the pages of all chunks are joined: for a moment
 they are there twice. Accumulators of running collectors and states exist once on the device, once
 more while they are copied, and once in the result. Temporary arrays of the compiled program (the
-activations of a network) are known only to the compiler and are not included.
+activations of a network) are known to the compiler: they are added when the program is compiled,
+before it runs for the first time.
 """
 
 import os
@@ -34,11 +35,19 @@ class Forecast(NamedTuple):
     """States of all chains."""
     accumulators: int
     """Accumulators of all running collectors and chains."""
+    temporaries: int = 0
+    """Temporary arrays of the compiled program; 0 as long as it is not compiled."""
 
     @property
     def memory(self) -> int:
-        """Largest amount of memory at any time, without temporary arrays of the program."""
-        return 2 * self.draws + 2 * self.page + 3 * (self.state + self.accumulators)
+        """Largest amount of memory at any time.
+
+        While the program runs there are the pages made so far, and its temporary arrays; when the
+        pages are joined, the draws are there twice.
+        """
+        running = self.draws + 2 * self.page + self.temporaries
+        joining = 2 * self.draws
+        return max(running, joining) + 3 * (self.state + self.accumulators)
 
     def disk(self, keep: int) -> int:
         """Return the size of a folder of checkpoints, while one more than `keep` is there."""
@@ -115,10 +124,14 @@ def describe_shortage(
         f"{_text(needed.accumulators)} for collectors and {_text(needed.state)} for states, each "
         "three times",
     ]
+    advice = ""
+    if needed.temporaries:
+        parts.append(f"{_text(needed.temporaries)} for temporary arrays of the compiled step")
+        advice = "Use smaller batches or fewer chains at once for smaller temporary arrays. "
     limited = "are free" if max_memory is None else "are allowed by `max_memory`"
     return (
         f"This run needs about {_text(needed.memory)} of memory, but {_text(limit)} {limited}: "
-        f"{'; '.join(parts)}. Keep less of each draw (`isotherm.collect.draws(f)`, "
+        f"{'; '.join(parts)}. {advice}Keep less of each draw (`isotherm.collect.draws(f)`, "
         "`isotherm.collect.moments()`, `isotherm.collect.average(f)`), keep half the bytes "
         "(`isotherm.collect.draws(dtype='bfloat16')`), or fewer draws with a larger `thin`. "
         "`max_memory=float('inf')` runs it all the same."

@@ -10,6 +10,7 @@ import numpy as np
 from isotherm.diagnostics.convergence import ess, rhat
 from isotherm.diagnostics.temperature import temperature_table
 from isotherm.io.datatree import to_datatree
+from isotherm.io.untrusted import Damaged
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
 
@@ -36,6 +37,21 @@ class Rollback(NamedTuple):
     """$h$ at that step."""
     step_size_after: float
     """Half of it."""
+
+
+def read_rollbacks(entries: Any) -> tuple[Rollback, ...]:
+    """Convert what a file has back into rollbacks.
+
+    Raises
+    ------
+    Damaged
+        It is not a list of the five values of each.
+    """
+    kinds = (int, int, str, float | int, float | int)
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, list) or len(entry) != 5 or not all(map(isinstance, entry, kinds)):
+            raise Damaged(f"{entry} is not a rollback.")
+    return tuple(Rollback(*entry) for entry in entries)
 
 
 @dataclass(frozen=True, repr=False)

@@ -45,13 +45,14 @@ from isotherm.loop.chains import (
     prepare,
     progress_report,
     snapshot,
+    temporary_size,
 )
 from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
-from isotherm.loop.forecast import describe_full_disk, describe_shortage, forecast
+from isotherm.loop.forecast import Forecast, describe_full_disk, describe_shortage, forecast
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run, describe_loss
@@ -198,7 +199,7 @@ def sample(
     with devices.lost_process_errors(), ExitStack() as held:
         state = devices.gather(state)
         limits = (checkpoint, checkpoint_keep, max_memory)
-        _refuse_shortage(sampler, plan, state, *limits, devices)
+        needed = _refuse_shortage(sampler, plan, state, *limits, devices)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
         if on_divergence == "rollback" and job.feed and not job.feed.can_return:
@@ -218,6 +219,9 @@ def sample(
                 saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
                 run, message = _resume(job, run, saved)
                 _warn(message)
+        if max_memory != float("inf"):
+            needed = needed._replace(temporaries=temporary_size(job, run))
+            _refuse(describe_shortage(needed, plan, num_chains, max_memory), devices)
         check = POLICIES[on_divergence]
         good = snapshot(run) if on_divergence == "rollback" else None
         monitor = HealthMonitor(sampler.traits, job.position_names, job.momentum_sizes)
@@ -262,7 +266,7 @@ def _refuse_shortage(
     keep: int,
     max_memory: float | None,
     devices: Devices,
-) -> None:
+) -> Forecast:
     """Raise an error with numbers and remedies if memory or disk do not suffice."""
     if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
         raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
@@ -272,6 +276,12 @@ def _refuse_shortage(
     problem = describe_shortage(needed, plan, num_chains, max_memory)
     if problem is None and checkpoint is not None and devices.first:
         problem = describe_full_disk(needed, Path(checkpoint), keep, max_memory)
+    _refuse(problem, devices)
+    return needed
+
+
+def _refuse(problem: str | None, devices: Devices) -> None:
+    """Raise an error in all processes if one of them has a problem."""
     if any(devices.agree(problem is not None)):
         raise ValueError(problem or "Another process has too little memory or disk for this run.")
 
@@ -445,4 +455,8 @@ def _digest_data(key: Key, batches: BatchPolicy) -> str:
         return own()
     if jax.tree.leaves(batches):
         return digest(batches)
-    return fingerprint(batches.batch, key, 0)
+    return fingerprint(_make_batch, batches, key, 0)
+
+
+def _make_batch(batches: BatchPolicy, key: Key, step_index: jax.Array) -> Any:
+    return batches.batch(key, step_index)

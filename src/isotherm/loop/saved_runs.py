@@ -31,7 +31,7 @@ import numpy as np
 from isotherm.io.sealed import KINDS, check_suffix, damaged_if_wrong, read_sealed, write_sealed
 from isotherm.io.untrusted import Damaged
 from isotherm.loop.collect import RunningMoments
-from isotherm.loop.run import Rollback, Run
+from isotherm.loop.run import Run, read_rollbacks
 from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Traits
 
@@ -65,6 +65,7 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     check_suffix(path)
+    _check_shapes(run)
     if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").exists():
         raise ValueError(f"`{path}` exists and is not a Zarr folder; it is not replaced.")
     store = _ArrayStore()
@@ -200,27 +201,83 @@ def _tuple_type(name: str, fields: tuple[str, ...]) -> type:
     return namedtuple(name, fields)
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_VALID = {
+    "momentum_sizes": lambda x: isinstance(x, list) and all(map(_is_count, x)),
+    "leaf_names": lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x),
+    "num_draws": _is_count,
+    "thin": lambda x: _is_count(x) and x > 0,
+    "burn_in": _is_count,
+    "seconds": _is_number,
+    "diverged": lambda x: isinstance(x, list) and all(type(flag) is bool for flag in x),
+    "call": lambda x: isinstance(x, dict),
+}
+"""What the fields of a saved run must be."""
+
+
+def _traits(fields: dict[str, Any]) -> Traits:
+    """Return the traits of a sampler, after a check of their types."""
+    traits = Traits(**fields)
+    names = (traits.name, traits.integrator, traits.thermostat)
+    if not (all(map(_is_text, names)) and _is_number(traits.temperature)):
+        raise Damaged(f"The traits of the sampler cannot be {fields}.")
+    return traits
+
+
+def _check_shapes(run: Run) -> None:
+    """Raise a `ValueError` if the arrays of a run do not have its numbers of chains and draws."""
+    chains, each = (run.num_chains,), (run.num_chains, run.num_draws)
+    others = {name: tree for name, tree in run.collected.items() if name != "draws"}
+    for what, tree, axes in (
+        ("draws", run.draws, each),
+        ("stats", dict(run.stats), each),
+        ("collected", others, chains),
+    ):
+        for leaf in jax.tree.leaves(tree):
+            if np.shape(leaf)[: len(axes)] != axes:
+                raise ValueError(
+                    f"`{what}` has an array of shape {np.shape(leaf)}, but the run has "
+                    f"{run.num_chains} chains with {run.num_draws} draws."
+                )
+
+
 def _run(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Run:
     fields = document["run"]
+    for name, is_valid in _VALID.items():
+        if not is_valid(fields[name]):
+            raise Damaged(f"`{name}` of the run cannot be {fields[name]}.")
     draws, stats, others = (
         _restore(document["trees"][name], arrays) for name in ("draws", "stats", "collected")
     )
-    return Run(
+    run = Run(
         draws=draws,
         collected=({} if draws is None else {"draws": draws}) | others,
         stats=stats,
         state=None,
         diverged=np.array(fields["diverged"], bool),
-        traits=Traits(**fields["traits"]),
+        traits=_traits(fields["traits"]),
         momentum_sizes=tuple(fields["momentum_sizes"]),
         leaf_names=tuple(fields["leaf_names"]),
         num_draws=fields["num_draws"],
         thin=fields["thin"],
         burn_in=fields["burn_in"],
         seconds=fields["seconds"],
-        rollbacks=tuple(Rollback(*back) for back in fields["rollbacks"]),
+        rollbacks=read_rollbacks(fields["rollbacks"]),
         call=fields["call"],
     )
+    _check_shapes(run)
+    return run
 
 
 def _in_container(draws: Any, like: ArrayTree) -> Any:

@@ -169,6 +169,9 @@ def test_source_that_is_not_svg_raises(source):
 
 
 def test_bad_directories_raise(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, not a folder with results"):
+        build(tmp_path / "file")
     with pytest.raises(ValueError, match="No results under"):
         build(tmp_path)
     (tmp_path / "broken").mkdir()

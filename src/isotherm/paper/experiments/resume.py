@@ -16,7 +16,7 @@ import numpy as np
 
 from isotherm.io import npz
 from isotherm.io.files import atomically, make_folders
-from isotherm.io.untrusted import read_json
+from isotherm.io.untrusted import printable, read_json
 from isotherm.paper.report.document import write_json
 
 OWNER = "belongs-to.json"
@@ -47,7 +47,7 @@ class Checkpoints:
                 found = previous if isinstance(previous, dict) else {}
                 changed = sorted(k for k in {*owner, *found} if owner.get(k) != found.get(k))
                 raise ValueError(
-                    f"`{folder}` belongs to a run with another {', '.join(changed)}: "
+                    f"`{folder}` belongs to a run with another {printable(', '.join(changed))}: "
                     "use the same, or start a new run without --resume."
                 )
         return cls(folder, owner)

@@ -48,6 +48,8 @@ def build(
     ValueError
         There is no result that can be shown.
     """
+    if directory.is_file():
+        raise ValueError(f"`{directory}` is a file, not a folder with results.")
     rank = {name: number for number, name in enumerate(order)}
     names = sorted(
         (path.parent.name for path in directory.glob("*/result.json")),

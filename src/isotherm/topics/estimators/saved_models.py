@@ -9,6 +9,7 @@ import os
 import re
 from collections import deque
 from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ _TYPES: dict[str, type] = {
     )
 }
 """Types of objects that a saved model may contain."""
+MAX_SWEEPS = 10**7
+"""More sweeps per batch than a model that learned anything has made."""
 _COLLECTIONS: dict[str, type] = {"list": list, "tuple": tuple}
 
 
@@ -149,7 +152,7 @@ def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if kind == "array":
         return arrays[content]
     if kind == "scalar":
-        return np.array(content[1], content[0])
+        return _scalar(*content)
     if kind == "names":
         return np.array(content, object)
     if kind == "dict":
@@ -159,11 +162,43 @@ def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     return _COLLECTIONS[kind](_decode(x, arrays) for x in content)
 
 
+def _scalar(dtype: str, value: Any) -> np.ndarray:
+    """Return an array without axes; raise an error if it would not be one."""
+    if np.dtype(dtype).kind not in KINDS or not isinstance(value, bool | int | float):
+        raise Damaged(f"{value!r} of type {dtype!r} is not a number.")
+    return np.array(value, dtype)
+
+
+def _check_sizes(fields: dict[str, Any]) -> None:
+    """Raise an error if the plan of a learner needs more memory than its state in the file has.
+
+    A learner is built from its plan, and then gets its state; this comes before memory is
+    allocated for what the plan says.
+    """
+    plan, state = fields.get("plan"), fields.get("chain")
+    if state is None or not isinstance(plan, LDAPlan | DPFAPlan):
+        return
+    if isinstance(plan, LDAPlan):
+        sizes, sweeps = (*plan.sizes, 1), plan.common.get("sweeps", 0)
+    else:
+        sizes, sweeps = (plan.model.num_words, *plan.model.layers), plan.sweeps
+    if any(type(number) is not int or number < 0 for number in (*sizes, sweeps)):
+        raise Damaged(f"{sizes} topics and words with {sweeps} sweeps are not counts.")
+    stored = sum(np.size(array) for array in state.values())
+    needed = max(a * b for a, b in pairwise(sizes))
+    if needed > stored or sweeps > MAX_SWEEPS:
+        raise Damaged(
+            f"The model has {needed:,} weights and {sweeps:,} sweeps, but its state in the file "
+            f"has {stored:,} numbers."
+        )
+
+
 def _build(kind: type, fields: dict[str, Any]) -> Any:
     if issubclass(kind, tuple) or is_dataclass(kind):
         return kind(**fields)
     built: Any = object.__new__(kind)
     if issubclass(kind, Learner):
+        _check_sizes(fields)
         built.__setstate__(fields)
     else:
         vars(built).update(fields)
