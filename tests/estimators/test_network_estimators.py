@@ -28,7 +28,7 @@ def make_rows(size=60, seed=0):
 
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()
-    model = BayesianMLPRegressor((), noise="constant", **EXACT).fit(x, y)
+    model = BayesianMLPRegressor((), noise="constant", noise_df=None, **EXACT).fit(x, y)
     design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
     v = model.prior_variance
     exact = linear_posterior_half_cauchy(design, (y - y.mean()) / y.std(), [v / 2, v / 2, v])
@@ -178,7 +178,7 @@ def test_a_weight_of_two_is_a_row_twice():
     """Without a hidden layer: the exact posterior given repeated rows."""
     x, y = make_rows(40)
     weight = np.where(np.arange(40) < 20, 2.0, 1.0)
-    model = BayesianMLPRegressor((), noise="constant", **EXACT).fit(x, y, sample_weight=weight)
+    model = BayesianMLPRegressor((), noise_df=None, **EXACT).fit(x, y, sample_weight=weight)
     design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
     twice = np.repeat(np.arange(40), weight.astype(int))
     exact = linear_posterior_half_cauchy(

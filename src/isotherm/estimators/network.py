@@ -393,7 +393,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         `"constant"`, or `"input-dependent"`: $\sigma(x)$ is a second output of the network. The
         latter needs more steps, and predicts better only where the noise varies much.
     noise_df
-        Degrees of freedom of Student-t noise, against outliers; by default the noise is Gaussian.
+        Degrees of freedom of Student-t noise. Its tails are heavier than Gaussian ones, so that
+        rows far from the others do not mislead the network, nor its intervals. `None`: Gaussian.
     num_draws
         Draws per chain.
     num_chains
@@ -458,7 +459,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         activation: str = "tanh",
         prior_variance: float | str = "learned",
         noise: str = "constant",
-        noise_df: float | None = None,
+        noise_df: float | None = 4.0,
         num_draws: int = 250,
         num_chains: int = 4,
         thin: int | None = None,
