@@ -68,6 +68,7 @@ def hmc(
     step_size: float = 0.35,
     num_leapfrog: int = 5,
     start_width: float = 2.0,
+    starts: np.ndarray | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> tuple[np.ndarray, float]:
     """Return draws of shape (chain, draw, d) and the fraction of accepted proposals.
@@ -85,6 +86,8 @@ def hmc(
         of `step_size`.
     start_width
         Chains start at independent draws from the Gaussian approximation, widened by this factor.
+    starts
+        Where the chains start instead, (chains, d).
     report
         Called with a progress message ten times.
     """
@@ -95,6 +98,7 @@ def hmc(
         draws, accepted = np.empty((num_chains, num_draws, size)), 0.0
         total = num_draws + burn_in
         position = target.mode + start_width * rng.standard_normal((num_chains, size)) @ basis.T
+        position = position if starts is None else starts
         value, gradient = target.log_density_and_gradient(position)
         for i in range(total):
             h = step_size * rng.uniform(0.8, 1.2)

@@ -7,7 +7,7 @@ progress bar and checks that the loss is finite.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,10 @@ import numpy as np
 import optax
 
 from isotherm import random
+from isotherm.diagnostics.predictions import joined_draws
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.progress import make_progress
+from isotherm.models.networks import Network
 from isotherm.paper.baselines.gaussian import check_count
 from isotherm.schedules import require_positive
 from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
@@ -37,6 +39,47 @@ class Fitted(Protocol):
 
 
 @dataclass(frozen=True)
+class KeptDraws:
+    """Draws of chains as approximation of the posterior."""
+
+    draws: ArrayTree
+    """Positions with leading axes `(chain, draw)`."""
+
+    def sample(self, key: Key, num_draws: int) -> ArrayTree:
+        """Return draws of all chains in a random order, with leading axes `(1, num_draws)`.
+
+        None is repeated before all have been used.
+        """
+        check_count("num_draws", num_draws)
+        flat = joined_draws(self.draws)
+        total = jax.tree.leaves(flat)[0].shape[0]
+        order = np.random.default_rng(random.numpy_seed(key)).permutation(total)
+        chosen = order[np.arange(num_draws) % total]
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[chosen])[None], flat)
+
+
+def draw_outputs(
+    fitted: Fitted, network: Network, key: Key, x: Any, num_draws: int
+) -> jax.Array:
+    """Draw the outputs of a network at inputs, (draw, row, column).
+
+    All scores need only these: the likelihood makes of them a mixture (`predictive`) or class
+    probabilities (`predict`). A fit that predicts otherwise than by weights has its own method
+    `outputs(key, network, x, num_draws)`.
+    """
+    own = getattr(fitted, "outputs", None)
+    if own is not None:
+        return own(key, network, jnp.asarray(x), num_draws)
+    positions = joined_draws(fitted.sample(key, num_draws))
+    return _outputs(positions, jnp.asarray(x), network=network)
+
+
+@partial(jax.jit, static_argnames="network")
+def _outputs(positions: ArrayTree, x: jax.Array, *, network: Network) -> jax.Array:
+    return jax.lax.map(lambda w: network.apply(w, x), positions, batch_size=16)
+
+
+@dataclass(frozen=True)
 class Training:
     """A training program: the loss and its optimizer.
 
@@ -50,7 +93,9 @@ class Training:
     optimizer: optax.GradientTransformation
 
 
-class _State(NamedTuple):
+class TrainingState(NamedTuple):
+    """Parameters, the state of the optimizer, and the loss of every step."""
+
     parameters: ArrayTree
     optimizer_state: optax.OptState
     losses: jax.Array
@@ -71,8 +116,21 @@ def train(
     FloatingPointError
         If a loss or a parameter is not finite.
     """
+    state = train_state(key, training, parameters, batches, num_steps, progress)
+    return state.parameters, state.losses
+
+
+def train_state(
+    key: Key,
+    training: Training,
+    parameters: ArrayTree,
+    batches: BatchPolicy,
+    num_steps: int,
+    progress: bool | None = None,
+) -> TrainingState:
+    """Do what `train` does, and return the state of the optimizer too."""
     parameters = jax.tree.map(jnp.copy, parameters)  # the chunks donate their input
-    state = _State(parameters, training.optimizer.init(parameters), jnp.zeros(num_steps))
+    state = initial_state(training, parameters, num_steps)
     chunk = max(1, num_steps // NUM_CHUNKS)
     with make_progress(progress, num_steps, training.name) as bar:
         for start in range(0, num_steps, chunk):
@@ -80,16 +138,39 @@ def train(
             state = _advance(state, key, batches, start, stop, training=training)
             _check_finite(training.name, state, start, stop)
             bar.advance(stop - start, None, None)
-    return state.parameters, state.losses
+    return state
+
+
+def initial_state(training: Training, parameters: ArrayTree, num_steps: int) -> TrainingState:
+    """Return the state before the first of `num_steps` steps."""
+    return TrainingState(parameters, training.optimizer.init(parameters), jnp.zeros(num_steps))
 
 
 @partial(jax.jit, static_argnames="training", donate_argnums=0)
 def _advance(
-    state: _State, key: Key, batches: BatchPolicy, start: int, stop: int, *, training: Training
-) -> _State:
+    state: TrainingState,
+    key: Key,
+    batches: BatchPolicy,
+    start: int,
+    stop: int,
+    *,
+    training: Training,
+) -> TrainingState:
+    return steps(state, key, batches, start, stop, training)
+
+
+def steps(
+    state: TrainingState,
+    key: Key,
+    batches: BatchPolicy,
+    start: int | jax.Array,
+    stop: int | jax.Array,
+    training: Training,
+) -> TrainingState:
+    """Take steps `start` to `stop - 1`, inside a compiled program."""
     batch_key, noise_key = random.fold(key, 0), random.fold(key, 1)
 
-    def step(t: jax.Array, state: _State) -> _State:
+    def step(t: jax.Array, state: TrainingState) -> TrainingState:
         parameters, optimizer_state, losses = state
         batch = batches.batch(batch_key, t)
         loss, grads = jax.value_and_grad(training.loss, argnums=1)(
@@ -97,12 +178,13 @@ def _advance(
         )
         updates, optimizer_state = training.optimizer.update(grads, optimizer_state, parameters)
         parameters = optax.apply_updates(parameters, updates)
-        return _State(parameters, optimizer_state, losses.at[t].set(loss.astype(losses.dtype)))
+        losses = losses.at[t].set(loss.astype(losses.dtype))
+        return TrainingState(parameters, optimizer_state, losses)
 
     return jax.lax.fori_loop(start, stop, step, state)
 
 
-def _check_finite(name: str, state: _State, start: int, stop: int) -> None:
+def _check_finite(name: str, state: TrainingState, start: int, stop: int) -> None:
     bad = np.flatnonzero(~np.isfinite(np.asarray(state.losses[start:stop])))
     leaves = jax.tree.leaves(state.parameters)
     if bad.size == 0 and all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves):
@@ -150,3 +232,9 @@ def momentum_optimizer(
 def _sgd(step_size: ScalarOrSchedule, momentum: float) -> optax.GradientTransformation:
     """Return the same object for the same settings, so that programs with it compile once."""
     return optax.sgd(cast(float, step_size), momentum)
+
+
+@lru_cache(maxsize=256)
+def cosine_adam(step_size: float, num_steps: int) -> optax.GradientTransformation:
+    """Return Adam with a cosine decay to zero; the same object for the same settings."""
+    return optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
