@@ -51,7 +51,7 @@ def test_wrong_contents_raise(tmp_path, changes, message):
 
 
 def test_missing_and_damaged_files_raise(tmp_path):
-    with pytest.raises(DataNotFoundError, match="`uci/wine.npz`"):
+    with pytest.raises(DataNotFoundError, match=r"`uci/wine\.npz`"):
         load_uci("wine", tmp_path)
     (tmp_path / "uci").mkdir()
     (tmp_path / "uci" / "wine.npz").write_bytes(b"not an archive")

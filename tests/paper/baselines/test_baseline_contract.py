@@ -10,10 +10,15 @@ from isotherm.diagnostics.calibration import classifier_scores
 from isotherm.diagnostics.predictions import WithEntropy, posterior_predictive
 from isotherm.models.networks import mlp
 from isotherm.paper.baselines.bayes_by_backprop import bayes_by_backprop, scale_mixture
+from isotherm.paper.baselines.cyclical_sgmcmc import cyclical_sgmcmc
 from isotherm.paper.baselines.deep_ensemble import deep_ensemble
+from isotherm.paper.baselines.ivon import ivon
+from isotherm.paper.baselines.kfac_laplace import kfac_laplace
 from isotherm.paper.baselines.laplace import laplace
 from isotherm.paper.baselines.mc_dropout import mc_dropout
 from isotherm.paper.baselines.sgd import sgd
+from isotherm.paper.baselines.swag import swag
+from isotherm.paper.baselines.training import draw_outputs
 
 RNG = np.random.default_rng(1)
 SIZE = 300
@@ -50,7 +55,43 @@ def fit_laplace(key):
     return laplace(key, NETWORK, fit_sgd(key).position, DATA)
 
 
-FITS = [fit_sgd, fit_bayes_by_backprop, fit_mc_dropout, fit_deep_ensemble, fit_laplace]
+def fit_swag(key):
+    start = fit_sgd(key).position
+    return swag(key, GRADIENT, start, BATCHES, num_steps=600, step_size=0.02)
+
+
+def fit_ivon(key):
+    return ivon(key, GRADIENT, NETWORK.init(key), BATCHES, num_steps=1500, beta2=0.999)
+
+
+def fit_kfac_laplace(key):
+    return kfac_laplace(key, NETWORK, fit_sgd(key).position, DATA)
+
+
+def fit_cyclical(key):
+    return cyclical_sgmcmc(
+        key,
+        GRADIENT,
+        NETWORK.init(key),
+        BATCHES,
+        learning_rate=1e-3,
+        steps_per_cycle=500,
+        friction=5.0,
+        progress=False,
+    )
+
+
+FITS = [
+    fit_sgd,
+    fit_bayes_by_backprop,
+    fit_mc_dropout,
+    fit_deep_ensemble,
+    fit_laplace,
+    fit_swag,
+    fit_ivon,
+    fit_kfac_laplace,
+    fit_cyclical,
+]
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -67,5 +108,11 @@ def test_draws_predict(key, fit):
     scores = classifier_scores(both["probabilities"], TEST[1], both["entropy"])
     assert scores["accuracy"] > 0.85 and scores["nll"] < 0.4
     assert (scores["epistemic"] > 1e-3) == (fit is not fit_sgd)
+    outputs = draw_outputs(fitted, NETWORK, key, TEST[0], 9)
+    assert outputs.shape == (9, SIZE, 2)
+    right = jnp.mean(
+        jnp.argmax(jnp.mean(NETWORK.output_likelihood.predict(outputs), 0), 1) == TEST[1]
+    )
+    assert right > 0.85
     with pytest.raises(ValueError, match="`num_draws` must be at least 1, got 0"):
         fitted.sample(key, 0)

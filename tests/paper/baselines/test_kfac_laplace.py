@@ -81,7 +81,9 @@ def test_curvature_is_the_gauss_newton_matrix_in_its_basis(key, likelihood):
     """Of the dense matrix of each layer: its diagonal in the basis, and its trace."""
     model = Gaussian(HalfCauchy(1.0)) if likelihood == "learned noise" else likelihood
     sizes = {"categorical": 3, "heteroscedastic": 2, "learned noise": 1}
-    network = mlp((3, 4, sizes[likelihood]), activation="tanh", likelihood=model, prior=NormalPrior(2))
+    network = mlp(
+        (3, 4, sizes[likelihood]), activation="tanh", likelihood=model, prior=NormalPrior(2)
+    )
     position = network.init(key)
     y = LABELS if likelihood == "categorical" else TARGETS[:, 0]
     fit = kfac_laplace(key, network, position, (X, y), prior="network")

@@ -31,7 +31,7 @@ from isotherm import random
 from isotherm.models.networks import Network
 from isotherm.paper.baselines.gaussian import check_count
 from isotherm.paper.baselines.training import KeptDraws
-from isotherm.references.hmc import LogDensityTarget, hmc
+from isotherm.references.hmc import hmc
 from isotherm.references.network import network_target
 from isotherm.schedules import require_positive
 from isotherm.types import ArrayTree, Batch, Key
@@ -59,7 +59,6 @@ def full_hmc(
     num_leapfrog: int,
     burn_in: int,
     step_size: float = 1e-3,
-    target: LogDensityTarget | None = None,
     accepted: float = 0.8,
     rounds: int = 20,
 ) -> HmcRun:
@@ -83,9 +82,6 @@ def full_hmc(
         Trajectories before the first kept draw; the first half adapts the step size in `rounds`.
     step_size
         $h$ at the start.
-    target
-        From `isotherm.references.network.network_target`, to reuse a compiled program; it must
-        have the same data.
     accepted
         $a^*$, the share of proposals that should be accepted.
     rounds
@@ -96,7 +92,7 @@ def full_hmc(
         check_count(name, value)
     check_count("burn_in", burn_in)
     first = jax.tree.map(lambda leaf: leaf[0], starts)
-    target = network_target(network, data, first) if target is None else target
+    target = network_target(network, data, first)
     position = np.asarray(jax.vmap(lambda w: ravel_pytree(w)[0])(starts), np.float64)
     rounds = min(rounds, max(1, burn_in // 2))
     per_round = max(1, burn_in // 2 // rounds)

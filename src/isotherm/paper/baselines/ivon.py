@@ -44,11 +44,10 @@ from isotherm.paper.baselines.gaussian import (
     check_count,
     flatten,
 )
-from isotherm.paper.baselines.training import Training, check_training, train
+from isotherm.paper.baselines.training import Training, check_training, hashable, train
 from isotherm.schedules import as_schedule, require_positive
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
-
 
 SMALLEST_DECAY = 1e-12
 r"""Smallest $\delta$: a log prior that is not concave everywhere may have a negative one."""
@@ -133,6 +132,7 @@ def ivon(
     (True, True)
     """
     check_training(grad_fn, batches, num_steps)
+    require_positive("step_size", step_size)
     require_positive("initial_curvature", initial_curvature)
     require_positive("clip", min(clip, 1e300))
     check_count("draws_per_step", draws_per_step)
@@ -141,7 +141,7 @@ def ivon(
             raise ValueError(f"`{name}` must be at least 0 and below 1, got {beta}.")
     start = as_position(position)
     settings = (initial_curvature, beta1, beta2, clip)
-    optimizer = _newton(grad_fn, step_size, *settings)
+    optimizer = _newton(grad_fn, hashable(step_size), *settings)
     training = Training("IVON", _Loss(grad_fn, draws_per_step), optimizer)
     curvature = jax.tree.map(lambda leaf: jnp.full_like(leaf, initial_curvature), start)
     parameters = Parameters(start, _deviations(grad_fn, start, curvature))
@@ -195,13 +195,13 @@ def _newton(
     r"""Return the recursion as a transformation of $(m, \sigma)$."""
     step_size_fn = as_schedule(step_size)
 
-    def init(parameters: Any) -> Any:
-        mean = parameters.mean
+    def init(params: Any) -> Any:
+        mean = params.mean
         curvature = jax.tree.map(lambda m: jnp.full_like(m, initial_curvature), mean)
         return _State(jax.tree.map(jnp.zeros_like, mean), curvature, jnp.zeros((), jnp.int32))
 
-    def update(grads: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
-        mean, sd = parameters
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        grads, (mean, sd) = updates, params
         slope, decay = _prior_curvature(grad_fn, mean)
         estimate = jax.tree.map(lambda by_sd, s: by_sd / s, grads.sd, sd)
         gradient = jax.tree.map(

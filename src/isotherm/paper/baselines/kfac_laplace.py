@@ -129,7 +129,9 @@ def _draw(key: Key, fit: KroneckerLaplace, num_draws: int) -> ArrayTree:
     """Draw deviations from the mode, with a leading axis over draws."""
 
     def one(i: jax.Array) -> ArrayTree:
-        noise = random.gaussian(random.fold(key, i), [jnp.zeros_like(b.prior_sd) for b in fit.blocks])
+        noise = random.gaussian(
+            random.fold(key, i), [jnp.zeros_like(b.prior_sd) for b in fit.blocks]
+        )
         drawn = [block.draw(z) for block, z in zip(fit.blocks, noise, strict=True)]
         return from_matrices(drawn, fit.mode, fit.num_shared)
 

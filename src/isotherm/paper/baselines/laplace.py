@@ -5,8 +5,9 @@ $$ q(\theta) = \mathcal N\bigl(\hat\theta, T\,(G + s^{-2} I)^{-1}\bigr), \qquad
 
 with $J_i$ the derivative of the network's outputs in row $i$ and $\Lambda_i$ the curvature of its
 likelihood there (`baselines.output_curvature`): $\operatorname{diag}(p_i) - p_i p_i^\top$ for
-classes, $\sigma^{-2} I$ for a Gaussian, whose $\sigma$ is fixed at its mode if it is learned. $G$ is the generalised Gauss–Newton matrix, which is the Fisher information here and,
-unlike the Hessian, has no negative eigenvalues. Of its $d^2$ entries these are kept:
+classes, $\sigma^{-2} I$ for a Gaussian (a learned $\sigma$ is fixed at its mode). $G$ is
+the generalised Gauss–Newton matrix, which is the Fisher information here and, unlike the Hessian,
+has no negative eigenvalues. Of its $d^2$ entries these are kept:
 
 - `"diagonal"`: the diagonal. Cheap, and wrong where weights are correlated. Its draws perturb all
   layers at once and often predict worse than the mode; the usual remedy is a temperature below 1.

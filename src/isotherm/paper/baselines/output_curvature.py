@@ -4,13 +4,15 @@ For outputs $f$ of a row, $\Lambda = \mathbb E_y[-\nabla_f^2\log p(y \mid f)]$:
 
 | likelihood | $\Lambda$ | root $S$, $SS^\top = \Lambda$ |
 | --- | --- | --- |
-| softmax, $p$ | $\operatorname{diag}(p) - pp^\top$ | $\operatorname{diag}(\sqrt p) - p\sqrt p^\top$ |
+| softmax | $\operatorname{diag}(p) - pp^\top$ | $\operatorname{diag}(\sqrt p) - p\sqrt p^\top$ |
 | Gaussian, $\sigma$ known or learned | $\sigma^{-2} I$ | $\sigma^{-1} I$ |
 | Gaussian, two heads $(f, \log\sigma)$ | $\operatorname{diag}(\sigma^{-2}, 2)$ | its square root |
 
 A learned $\sigma$ is one of the shared parameters, in the last columns of the outputs. It is fixed
 at its mode: its column has neither curvature nor a place in $\Lambda$.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,4 +64,5 @@ def _precisions(likelihood: Gaussian, outputs: jax.Array) -> jax.Array:
         return jnp.concatenate([jnp.exp(-2 * log_sd), jnp.full_like(log_sd, 2.0)], axis=-1)
     if likelihood.num_shared:
         return jnp.exp(-2 * outputs[..., likelihood.num_targets :])
-    return jnp.full_like(outputs, 1.0) / likelihood.noise_sd**2
+    noise_sd: Any = likelihood.noise_sd
+    return jnp.ones_like(outputs) / noise_sd**2

@@ -39,6 +39,7 @@ from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.diagnostics.temperature import virial
 from isotherm.gradients.minibatch import evaluate
 from isotherm.loop.run import Run
+from isotherm.paper.baselines.training import hashable
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
 from isotherm.tree import as_position, zeros_like_working
 from isotherm.types import (
@@ -47,6 +48,7 @@ from isotherm.types import (
     GradFn,
     Key,
     Sampler,
+    Scalar,
     ScalarOrSchedule,
     StepInfo,
     Traits,
@@ -107,9 +109,9 @@ def ubu(
         position, momentum = flow(second, position, momentum, h / 2)
         return UBUState(position, momentum, state.step_index + 1), info
 
-    def flow(key: Key, position: ArrayTree, momentum: ArrayTree, t: jax.Array) -> tuple:
+    def flow(key: Key, position: ArrayTree, momentum: ArrayTree, t: Scalar) -> tuple:
         """Solve the dynamics without the force for a duration, exactly."""
-        x = friction * t
+        x = jnp.asarray(friction * t)
         decay = jnp.exp(-x)
         drift = -jnp.expm1(-x) / friction
         sd, shared, rest = noise_factors(x, temperature)
@@ -187,7 +189,7 @@ def sms_ubu(
         )
     return isotherm.sample(
         key,
-        _cached_ubu(grad_fn, step_size, friction, temperature=temperature),
+        _cached_ubu(grad_fn, hashable(step_size), friction, temperature=temperature),
         position,
         batches,
         num_draws=num_draws,

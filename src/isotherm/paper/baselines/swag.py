@@ -143,17 +143,15 @@ def swag(
     check_training(grad_fn, batches, num_steps)
     if not rank >= 2:
         raise ValueError(f"`rank` must be at least 2, got {rank}.")
-    if collect_every is None:
-        epoch = getattr(batches, "epoch_length", 1)
-        collect_every = max(1, min(epoch, num_steps // rank))
-    check_count("collect_every", collect_every)
-    if num_steps < rank * collect_every:
+    epoch = getattr(batches, "epoch_length", 1)
+    every = max(1, min(epoch, num_steps // rank)) if collect_every is None else collect_every
+    check_count("collect_every", every)
+    if num_steps < rank * every:
         raise ValueError(
-            f"`num_steps` must be at least `rank * collect_every`, {rank * collect_every}, got "
-            f"{num_steps}."
+            f"`num_steps` must be at least `rank * collect_every`, {rank * every}, got {num_steps}."
         )
     own = momentum_optimizer(step_size, momentum, optimizer)
-    collecting = _collecting(own, collect_every, rank)
+    collecting = _collecting(own, every, rank)
     training = sgd_training("SWAG", grad_fn, step_size, momentum, prior, collecting)
     start = as_position(position)
     state = train_state(key, training, start, batches, num_steps, progress)
@@ -174,17 +172,17 @@ def _collecting(
     squared mean loses no digits.
     """
 
-    def init(parameters: Any) -> Any:
-        start = jnp.copy(flatten(parameters)[0])
+    def init(params: Any) -> Any:
+        start = jnp.copy(flatten(params)[0])
         mean, squares = jnp.zeros_like(start), jnp.zeros_like(start)
-        own, index = (optimizer.init(parameters), start), jnp.zeros((), jnp.int32)
+        own, index = (optimizer.init(params), start), jnp.zeros((), jnp.int32)
         return _Moments(own, index, mean, squares, jnp.zeros((rank, start.size)))
 
-    def update(grads: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         inner, start = state.own
-        updates, inner = optimizer.update(grads, inner, parameters)
+        updates, inner = optimizer.update(updates, inner, params)
         step_index = state.step_index + 1
-        new = flatten(optax.apply_updates(parameters, updates))[0] - start
+        new = flatten(optax.apply_updates(params, updates))[0] - start
         count = step_index // every
         mean = state.mean + (new - state.mean) / jnp.maximum(count, 1)
         squares = state.squares + (new**2 - state.squares) / jnp.maximum(count, 1)

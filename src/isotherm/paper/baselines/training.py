@@ -58,9 +58,7 @@ class KeptDraws:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf[chosen])[None], flat)
 
 
-def draw_outputs(
-    fitted: Fitted, network: Network, key: Key, x: Any, num_draws: int
-) -> jax.Array:
+def draw_outputs(fitted: Fitted, network: Network, key: Key, x: Any, num_draws: int) -> jax.Array:
     """Draw the outputs of a network at inputs, (draw, row, column).
 
     All scores need only these: the likelihood makes of them a mixture (`predictive`) or class
@@ -232,6 +230,11 @@ def momentum_optimizer(
 def _sgd(step_size: ScalarOrSchedule, momentum: float) -> optax.GradientTransformation:
     """Return the same object for the same settings, so that programs with it compile once."""
     return optax.sgd(cast(float, step_size), momentum)
+
+
+def hashable(step_size: ScalarOrSchedule) -> Any:
+    """Return a step size as a key of a cache: a schedule, or a Python number."""
+    return step_size if callable(step_size) else float(step_size)
 
 
 @lru_cache(maxsize=256)

@@ -18,6 +18,7 @@ Lakshminarayanan, Pritzel & Blundell (2017), *Simple and scalable predictive unc
 using deep ensembles*, NIPS.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -126,9 +127,36 @@ def tuned_ensemble(
     ratio = whole.epoch_length / batches.epoch_length
     length, taken = round(num_steps * ratio), max(1, round(stops[stop + 1] * ratio))
     members = _Members(random.fold(key, 1000), network, eta, length, num_members, prior)
-    state = members.advance(members.start(rows), whole, 0, taken)
-    fitted = Ensemble(state.parameters, state.losses[:, :taken])
-    return Tuned(fitted, network, eta, taken, scores)
+    return Tuned(members.fit(whole, taken), network, eta, taken, scores)
+
+
+def train_members(
+    key: Key,
+    network: Network,
+    batches: InMemoryBatches,
+    *,
+    step_size: float,
+    num_steps: int,
+    num_members: int = 1,
+    prior: bool = True,
+) -> Ensemble:
+    """Train networks from independent starts by Adam with a cosine decay, all in one program.
+
+    Parameters
+    ----------
+    key
+        For starts and batches.
+    network, batches
+        The model and the data.
+    step_size, num_steps, num_members, prior
+        As in `tuned_ensemble`, with one value each.
+
+    Raises
+    ------
+    FloatingPointError
+        If a member diverged.
+    """
+    return _Members(key, network, step_size, num_steps, num_members, prior).fit(batches, num_steps)
 
 
 class _Members(NamedTuple):
@@ -142,11 +170,13 @@ class _Members(NamedTuple):
     prior: bool
 
     def training(self, data_size: int) -> Training:
+        """Return the training program."""
         grad_fn = self.network.gradient(data_size)
         optimizer = cosine_adam(self.step_size, self.num_steps)
         return sgd_training("deep ensemble", grad_fn, self.step_size, 0.0, self.prior, optimizer)
 
     def start(self, data_size: int) -> TrainingState:
+        """Return the state of all members before the first step."""
         keys = jax.random.split(random.fold(self.key, 0), self.num_members)
         position = jax.vmap(lambda k: as_position(self.network.init(k)))(keys)
         training = self.training(data_size)
@@ -155,14 +185,22 @@ class _Members(NamedTuple):
     def advance(
         self, state: TrainingState, batches: InMemoryBatches, start: int, stop: int
     ) -> TrainingState:
+        """Take steps `start` to `stop - 1`."""
         keys = jax.random.split(random.fold(self.key, 1), self.num_members)
         training = self.training(batches.data_size)
         return _advance(state, keys, batches, start, stop, training=training)
 
+    def fit(self, batches: InMemoryBatches, stop: int) -> Ensemble:
+        """Take `stop` steps and return the members."""
+        state = self.advance(self.start(batches.data_size), batches, 0, stop)
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.parameters)):
+            raise FloatingPointError("deep ensemble diverged. Try a smaller `step_size`.")
+        return Ensemble(state.parameters, state.losses[:, :stop])
+
     def curve(self, batches: InMemoryBatches, stops: np.ndarray, held_out: Batch) -> list[float]:
         """Train and return the score at every stop; NaN after a divergence."""
         state, scores = self.start(batches.data_size), []
-        for start, stop in zip(stops[:-1], stops[1:], strict=True):
+        for start, stop in itertools.pairwise(stops):
             state = self.advance(state, batches, int(start), int(stop))
             score = _score(state.parameters, held_out, network=self.network)
             scores.append(float(score) if np.isfinite(score) else np.nan)
