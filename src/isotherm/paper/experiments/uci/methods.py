@@ -125,6 +125,8 @@ class Fit(NamedTuple):
     def mixture(self, key: Key, x: np.ndarray) -> Mixture:
         """Return the mixture of standardised targets."""
         outputs = draw_outputs(self.fitted, self.network, key, x, self.num_draws)
+        if not bool(jnp.isfinite(outputs).all()):
+            raise FloatingPointError("Some draws have outputs that are not finite.")
         own = self.network.output_likelihood.predictive(outputs)
         return Mixture(own.location, self.noise_factor * own.scale)
 
@@ -161,7 +163,7 @@ def _held_out_score(
             random.fold(key, 1), x
         )
         score = float(np.mean(mixture.log_density(y)))
-    except (FloatingPointError, DivergedError, ValueError):
+    except (FloatingPointError, DivergedError):
         return -np.inf
     return score if np.isfinite(score) else -np.inf
 
