@@ -7,7 +7,7 @@ import pytest
 
 import isotherm
 from isotherm.diagnostics.calibration import classifier_scores
-from isotherm.diagnostics.predictions import WithEntropy, posterior_predictive
+from isotherm.diagnostics.predictions import posterior_predictive
 from isotherm.models.networks import mlp
 from isotherm.paper.baselines.bayes_by_backprop import bayes_by_backprop, scale_mixture
 from isotherm.paper.baselines.cyclical_sgmcmc import cyclical_sgmcmc
@@ -57,7 +57,7 @@ def fit_laplace(key):
 
 def fit_swag(key):
     start = fit_sgd(key).position
-    return swag(key, GRADIENT, start, BATCHES, num_steps=600, step_size=0.02)
+    return swag(key, GRADIENT, start, BATCHES, num_steps=600, step_size=0.1)
 
 
 def fit_ivon(key):
@@ -88,9 +88,9 @@ FITS = [
     fit_deep_ensemble,
     fit_laplace,
     fit_swag,
-    fit_ivon,
+    pytest.param(fit_ivon, marks=pytest.mark.slow),
     fit_kfac_laplace,
-    fit_cyclical,
+    pytest.param(fit_cyclical, marks=pytest.mark.slow),
 ]
 
 
@@ -104,15 +104,15 @@ def test_draws_predict(key, fit):
         assert leaf.shape == (1, 9, *like.shape) and leaf.dtype == like.dtype
         assert bool(jnp.all(jnp.isfinite(leaf)))
     jax.tree.map(np.testing.assert_array_equal, fitted.sample(key, 9), draws)
-    both = posterior_predictive(WithEntropy(NETWORK.predict), draws, TEST[0])
-    scores = classifier_scores(both["probabilities"], TEST[1], both["entropy"])
-    assert scores["accuracy"] > 0.85 and scores["nll"] < 0.4
-    assert (scores["epistemic"] > 1e-3) == (fit is not fit_sgd)
     outputs = draw_outputs(fitted, NETWORK, key, TEST[0], 9)
     assert outputs.shape == (9, SIZE, 2)
-    right = jnp.mean(
-        jnp.argmax(jnp.mean(NETWORK.output_likelihood.predict(outputs), 0), 1) == TEST[1]
-    )
-    assert right > 0.85
+    p = np.asarray(NETWORK.output_likelihood.predict(outputs), np.float64)
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1).mean(0)
+    scores = classifier_scores(p.mean(0), TEST[1], entropy)
+    assert scores["accuracy"] > 0.85 and scores["nll"] < 0.4
+    assert (scores["epistemic"] > 1e-4) == (fit is not fit_sgd)
+    if not hasattr(fitted, "outputs"):
+        mean = posterior_predictive(NETWORK.predict, draws, TEST[0])
+        np.testing.assert_allclose(mean, p.mean(0), atol=1e-5)
     with pytest.raises(ValueError, match="`num_draws` must be at least 1, got 0"):
         fitted.sample(key, 0)

@@ -84,6 +84,7 @@ def test_cycles_visit_both_modes(key):
     np.testing.assert_allclose(np.abs(fit.draws), 2, atol=1.2)
 
 
+@pytest.mark.slow
 def test_linear_regression_with_minibatches(key):
     rng = np.random.default_rng(2)
     x = rng.normal(size=(100, 2)).astype(np.float32)

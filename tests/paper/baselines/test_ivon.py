@@ -62,6 +62,7 @@ def test_logistic_regression(key):
     np.testing.assert_allclose(q.standard_deviations(), deviation, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_learned_noise(key):
     """A prior that is not Gaussian: the log standard deviation of the noise is learned too."""
     rng = np.random.default_rng(5)

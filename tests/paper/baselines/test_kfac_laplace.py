@@ -76,7 +76,14 @@ def test_prior_scale_by_marginal_likelihood(key):
     assert fixed.blocks[0].factor == 1 and fit.log_evidence > fixed.log_evidence
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "heteroscedastic", "learned noise"])
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        "categorical",
+        pytest.param("heteroscedastic", marks=pytest.mark.slow),
+        pytest.param("learned noise", marks=pytest.mark.slow),
+    ],
+)
 def test_curvature_is_the_gauss_newton_matrix_in_its_basis(key, likelihood):
     """Of the dense matrix of each layer: its diagonal in the basis, and its trace."""
     model = Gaussian(HalfCauchy(1.0)) if likelihood == "learned noise" else likelihood
@@ -112,6 +119,7 @@ def test_curvature_is_the_gauss_newton_matrix_in_its_basis(key, likelihood):
         start += size
 
 
+@pytest.mark.slow
 def test_groups_of_rows_have_the_right_expectation(key):
     network = mlp((3, 4, 3), activation="tanh")
     position = network.init(key)

@@ -20,6 +20,7 @@ Methods for neural networks:
 - `sms_ubu`: Langevin dynamics with the UBU integrator and symmetric sweeps.
 - `full_hmc`: Hamiltonian Monte Carlo on all data.
 
-`training.draw_outputs` draws the outputs of any fit at given inputs, for all scores. Every fit has `sample(key, num_draws) -> draws` (`training.Fitted`). Its draws can be used like
+Every fit has `sample(key, num_draws) -> draws` (`training.Fitted`). Its draws can be used like
 those of a run: `isotherm.posterior_predictive(network.predict, fitted.sample(key, 100), x)`.
+`training.draw_outputs` draws the outputs of any fit at given inputs, which is what scores need.
 """

@@ -193,9 +193,10 @@ class _Members(NamedTuple):
     def fit(self, batches: InMemoryBatches, stop: int) -> Ensemble:
         """Take `stop` steps and return the members."""
         state = self.advance(self.start(batches.data_size), batches, 0, stop)
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.parameters)):
-            raise FloatingPointError("deep ensemble diverged. Try a smaller `step_size`.")
-        return Ensemble(state.parameters, state.losses[:, :stop])
+        fitted = Ensemble(state.parameters, state.losses[:, :stop])
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(fitted)):
+            raise FloatingPointError("A deep ensemble diverged. Try a smaller `step_size`.")
+        return fitted
 
     def curve(self, batches: InMemoryBatches, stops: np.ndarray, held_out: Batch) -> list[float]:
         """Train and return the score at every stop; NaN after a divergence."""

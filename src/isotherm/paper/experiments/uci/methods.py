@@ -284,7 +284,7 @@ def _ivon(job: Job) -> Predictor:
             network.init(random.fold(key, 9)),
             job.batches(data),
             num_steps=2 * budget.num_steps,
-            step_size=_half_cosine(step_size, 2 * budget.num_steps),
+            step_size=_CosineDecay(step_size, 2 * budget.num_steps),
             initial_curvature=0.5,
             beta2=1 - 5 / budget.num_steps,
             progress=False,
@@ -295,7 +295,7 @@ def _ivon(job: Job) -> Predictor:
     return choose(job, candidates, fit)
 
 
-class _half_cosine(NamedTuple):
+class _CosineDecay(NamedTuple):
     """A cosine decay to zero, which compares equal for equal settings."""
 
     step_size: float
@@ -305,27 +305,19 @@ class _half_cosine(NamedTuple):
         return jnp.asarray(cyclical(self.step_size, self.num_steps)(step_index))
 
 
-def _kronecker_laplace(job: Job) -> Predictor:
+def _laplace(job: Job, approximate: Callable[..., Fitted]) -> Predictor:
     def fit(key: Key, data: Data, scale: float) -> Fit:
         network = job.model(prior_scale=scale).network()
         mode = _mode(job, key, network, data)
-        return Fit(network, kfac_laplace(key, network, mode, data), job.budget.num_draws)
+        return Fit(network, approximate(key, network, mode, data), job.budget.num_draws)
 
     return choose(job, job.budget.prior_scales, fit)
 
 
-def _last_layer_laplace(job: Job) -> Predictor:
-    def fit(key: Key, data: Data, scale: float) -> Fit:
-        network = job.model(prior_scale=scale).network()
-        mode = _mode(job, key, network, data)
-        return Fit(network, laplace(key, network, mode, data), job.budget.num_draws)
-
-    return choose(job, job.budget.prior_scales, fit)
-
-
-def _starts(job: Job, key: Key, network: Network, data: Data) -> ArrayTree:
-    """Return trained networks, one per chain."""
-    return train_members(
+def _chains(job: Job, key: Key, data: Data) -> tuple[Network, ArrayTree, float]:
+    """Return the network of samplers, trained starts, one per chain, and the largest frequency."""
+    network = job.model(prior_scale=None).network()
+    starts = train_members(
         key,
         network,
         job.batches(data),
@@ -333,6 +325,8 @@ def _starts(job: Job, key: Key, network: Network, data: Data) -> ArrayTree:
         num_steps=job.budget.num_steps,
         num_members=job.budget.num_members,
     ).members
+    first = jax.tree.map(lambda leaf: leaf[0], starts)
+    return network, starts, largest_frequency(network, first, data)
 
 
 @jax.jit
@@ -367,10 +361,8 @@ def _cyclical(job: Job) -> Predictor:
     budget = job.budget
 
     def fit(key: Key, data: Data, multiple: float) -> Fit:
-        network = job.model(prior_scale=None).network()
-        starts = _starts(job, random.fold(key, 8), network, data)
-        first = jax.tree.map(lambda leaf: leaf[0], starts)
-        step_size = _rounded(multiple / largest_frequency(network, first, data))
+        network, starts, frequency = _chains(job, random.fold(key, 8), data)
+        step_size = _rounded(multiple / frequency)
         num_cycles = 4
         fitted = cyclical_sgmcmc(
             key,
@@ -395,10 +387,8 @@ def _sms_ubu(job: Job) -> Predictor:
     budget = job.budget
 
     def fit(key: Key, data: Data, multiple: float) -> Fit:
-        network = job.model(prior_scale=None).network()
-        starts = _starts(job, random.fold(key, 8), network, data)
-        first = jax.tree.map(lambda leaf: leaf[0], starts)
-        step_size = _rounded(multiple / largest_frequency(network, first, data))
+        network, starts, frequency = _chains(job, random.fold(key, 8), data)
+        step_size = _rounded(multiple / frequency)
         draws = max(1, budget.num_draws // budget.num_members)
         run = sms_ubu(
             key,
@@ -421,9 +411,7 @@ def _sms_ubu(job: Job) -> Predictor:
 
 def _hmc(job: Job) -> Predictor:
     budget = job.budget
-    network = job.model(prior_scale=None).network()
-    starts = _starts(job, random.fold(job.key, 8), network, job.data)
-    first = jax.tree.map(lambda leaf: leaf[0], starts)
+    network, starts, frequency = _chains(job, random.fold(job.key, 8), job.data)
     run = full_hmc(
         job.key,
         network,
@@ -432,7 +420,7 @@ def _hmc(job: Job) -> Predictor:
         num_draws=budget.hmc_draws,
         burn_in=budget.hmc_draws,
         num_leapfrog=budget.hmc_leapfrog,
-        step_size=0.5 / largest_frequency(network, first, job.data),
+        step_size=0.5 / frequency,
     )
     num_draws = min(budget.num_draws, budget.hmc_draws * budget.num_members)
     return _predictor(job, Fit(network, run.fitted, num_draws))
@@ -446,8 +434,8 @@ METHODS: dict[str, Callable[[Job], Predictor]] = {
     "MC dropout": _dropout,
     "SWAG": _swag,
     "IVON": _ivon,
-    "Kronecker Laplace": _kronecker_laplace,
-    "last-layer Laplace": _last_layer_laplace,
+    "Kronecker Laplace": lambda job: _laplace(job, kfac_laplace),
+    "last-layer Laplace": lambda job: _laplace(job, laplace),
     "cSG-MCMC": _cyclical,
     "SMS-UBU": _sms_ubu,
 }
