@@ -77,7 +77,6 @@ def fit_cyclical(key):
         learning_rate=1e-3,
         steps_per_cycle=500,
         friction=5.0,
-        progress=False,
     )
 
 

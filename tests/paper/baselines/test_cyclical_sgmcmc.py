@@ -31,7 +31,6 @@ def test_the_sampling_stage_has_the_moments_of_the_target(key, sampler):
         exploration=0.2,
         sampler=sampler,
         num_chains=200,
-        progress=False,
     )
     draws = fit.draws.reshape(200, 5, 20, 2)
     assert fit.draws.shape == (200, 100, 2)
@@ -53,7 +52,6 @@ def test_exploration_has_no_noise(key):
         exploration=0.9,
         sampler="sgld",
         num_chains=100,
-        progress=False,
         **settings,
     )
     draws = fit.draws.reshape(100, 2, 100, 2)
@@ -77,7 +75,6 @@ def test_cycles_visit_both_modes(key):
         draws_per_cycle=2,
         exploration=0.5,
         sampler="sgld",
-        progress=False,
     )
     right = np.mean(fit.draws > 0)
     assert 0.2 < right < 0.8
@@ -105,7 +102,6 @@ def test_linear_regression_with_minibatches(key):
         exploration=0.4,
         friction=20.0,
         num_chains=20,
-        progress=False,
     )
     draws = fit.draws.reshape(-1, 2)
     np.testing.assert_allclose(draws.mean(0), exact.mean, atol=0.25 * exact.sd.max())

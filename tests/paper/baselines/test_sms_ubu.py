@@ -82,7 +82,7 @@ def test_symmetric_sweeps_sample_a_linear_regression(key):
     grad_fn = isotherm.minibatch_gradient(
         lambda w, rows: -2 * (rows[1] - rows[0] @ w) ** 2, lambda w: -0.5 * jnp.sum(w**2), 100
     )
-    settings = {"friction": 20.0, "num_draws": 400, "num_chains": 20, "progress": False}
+    settings = {"friction": 20.0, "num_draws": 400, "num_chains": 20}
     run = sms_ubu(
         key,
         grad_fn,

@@ -19,8 +19,7 @@ Zhang, Li, Zhang, Chen & Wilson (2020), *Cyclical stochastic gradient MCMC for B
 learning*, ICLR.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,9 +28,18 @@ import numpy as np
 
 import isotherm
 from isotherm.paper.baselines.gaussian import check_count
-from isotherm.paper.baselines.training import KeptDraws
+from isotherm.paper.baselines.training import KeptDraws, run_chains
 from isotherm.schedules import cyclical, require_positive
-from isotherm.types import ArrayTree, Batch, BatchPolicy, GradFn, Key, Sampler, StepInfo
+from isotherm.types import (
+    ArrayTree,
+    Batch,
+    BatchPolicy,
+    GradFn,
+    Key,
+    Sampler,
+    Scalar,
+    StepInfo,
+)
 
 
 def cyclical_sgmcmc(
@@ -49,7 +57,6 @@ def cyclical_sgmcmc(
     friction: float = 1.0,
     num_chains: int = 1,
     position_per_chain: bool = False,
-    progress: bool | None = None,
 ) -> KeptDraws:
     r"""Sample in cycles of falling step size; keep the draws of all sampling stages.
 
@@ -79,8 +86,13 @@ def cyclical_sgmcmc(
     friction
         $\gamma$ of SGHMC; 1/time. With a momentum of $1 - \alpha$ per step in the paper's units,
         $\gamma = \alpha/h$.
-    num_chains, position_per_chain, progress
+    num_chains, position_per_chain
         As in `isotherm.sample`.
+
+    Raises
+    ------
+    FloatingPointError
+        If a chain diverged.
 
     Examples
     --------
@@ -105,17 +117,16 @@ def cyclical_sgmcmc(
             f"{steps_per_cycle} with exploration {exploration}."
         )
     period = steps_per_cycle // thin * thin  # a whole number of kept draws
-    chain = _stages(grad_fn, sampler, learning_rate, period, exploration, friction)
-    run = isotherm.sample(
+    run = run_chains(
         key,
-        chain,
+        _Stages(grad_fn, sampler, period),
+        (learning_rate, exploration, friction),
         position,
         batches,
         num_draws=num_cycles * (period // thin),
         thin=thin,
         num_chains=num_chains,
         position_per_chain=position_per_chain,
-        progress=progress,
     )
 
     def sampled(leaf: Any) -> np.ndarray:
@@ -127,30 +138,25 @@ def cyclical_sgmcmc(
     return KeptDraws(jax.tree.map(sampled, run.draws))
 
 
-@lru_cache(maxsize=64)
-def _stages(
-    grad_fn: GradFn,
-    kind: str,
-    learning_rate: float,
-    period: int,
-    exploration: float,
-    friction: float,
-) -> Sampler:
-    """Build the sampler that explores in the first part of a cycle and samples in the rest."""
-    rate = cyclical(learning_rate, period)
+@dataclass(frozen=True)
+class _Stages:
+    """The sampler that explores in the first part of a cycle and samples in the rest."""
 
-    def build(temperature: float) -> Sampler:
-        if kind == "sgld":
-            return isotherm.sgld(grad_fn, rate, temperature=temperature)
-        return isotherm.sghmc(
-            grad_fn, lambda t: jnp.sqrt(rate(t)), friction, temperature=temperature
-        )
+    grad_fn: GradFn
+    kind: str
+    period: int
 
-    explore, sample = build(0.0), build(1.0)
+    def __call__(self, learning_rate: float, exploration: float, friction: float) -> Sampler:
+        rate = cyclical(learning_rate, self.period)
 
-    def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
-        phase = (state.step_index % period) / period
-        branches: tuple[Callable, ...] = (explore.step, sample.step)
-        return jax.lax.cond(phase < exploration, *branches, key, state, batch)
+        def at(temperature: Scalar) -> Sampler:
+            if self.kind == "sgld":
+                return isotherm.sgld(self.grad_fn, rate, temperature=temperature)
+            step_size = lambda t: jnp.sqrt(rate(t))  # noqa: E731
+            return isotherm.sghmc(self.grad_fn, step_size, friction, temperature=temperature)
 
-    return Sampler(sample.init, step, None, sample.traits)
+        def step(key: Key, state: Any, batch: Batch) -> tuple[Any, StepInfo]:
+            phase = (state.step_index % self.period) / self.period
+            return at(jnp.where(phase < exploration, 0.0, 1.0)).step(key, state, batch)
+
+        return Sampler(at(1.0).init, step)

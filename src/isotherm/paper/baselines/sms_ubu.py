@@ -27,19 +27,17 @@ distance estimates for the distributions of numerical approximations to ergodic 
 differential equations*, JMLR: UBU.
 """
 
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-import isotherm
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.diagnostics.temperature import virial
 from isotherm.gradients.minibatch import evaluate
-from isotherm.loop.run import Run
-from isotherm.paper.baselines.training import hashable
+from isotherm.paper.baselines.training import KeptDraws, run_chains
 from isotherm.schedules import as_schedule, require_nonnegative, require_positive
 from isotherm.tree import as_position, zeros_like_working
 from isotherm.types import (
@@ -144,8 +142,14 @@ def noise_factors(x: jax.Array, temperature: float) -> tuple[jax.Array, jax.Arra
     return scale * sd, scale * shared, scale * rest
 
 
-_cached_ubu = lru_cache(maxsize=64)(ubu)
-"""The same object for the same settings, so that programs with it compile once."""
+@dataclass(frozen=True)
+class _Build:
+    """The sampler as a function of its settings; equal ones share a compiled program."""
+
+    grad_fn: GradFn
+
+    def __call__(self, step_size: float, friction: float, temperature: float) -> Sampler:
+        return ubu(self.grad_fn, step_size, friction, temperature=temperature)
 
 
 def sms_ubu(
@@ -154,7 +158,7 @@ def sms_ubu(
     position: ArrayTree,
     batches: InMemoryBatches,
     *,
-    step_size: ScalarOrSchedule,
+    step_size: float,
     friction: float,
     num_draws: int,
     thin: int = 1,
@@ -162,8 +166,7 @@ def sms_ubu(
     num_chains: int = 1,
     temperature: float = 1.0,
     position_per_chain: bool = False,
-    progress: bool | None = None,
-) -> Run:
+) -> KeptDraws:
     r"""Sample with UBU steps and symmetric sweeps.
 
     Parameters
@@ -178,18 +181,25 @@ def sms_ubu(
         From `isotherm.symmetric_batches`, or `isotherm.full_batch`.
     step_size, friction, temperature
         As in `ubu`.
-    num_draws, thin, burn_in, num_chains, position_per_chain, progress
+    num_draws, thin, burn_in, num_chains, position_per_chain
         As in `isotherm.sample`. A sweep forwards and backwards is two epochs of steps: `thin` is
         best a multiple of them.
+
+    Raises
+    ------
+    FloatingPointError
+        If a chain diverged.
     """
     if getattr(batches, "policy", None) not in ("symmetric", "full"):
         raise ValueError(
             "`batches` must come from isotherm.symmetric_batches or isotherm.full_batch, got "
             f"{batches!r}."
         )
-    return isotherm.sample(
+    ubu(grad_fn, step_size, friction, temperature=temperature)  # checks the settings
+    return run_chains(
         key,
-        _cached_ubu(grad_fn, hashable(step_size), friction, temperature=temperature),
+        _Build(grad_fn),
+        (step_size, friction, temperature),
         position,
         batches,
         num_draws=num_draws,
@@ -197,5 +207,4 @@ def sms_ubu(
         burn_in=burn_in,
         num_chains=num_chains,
         position_per_chain=position_per_chain,
-        progress=progress,
     )

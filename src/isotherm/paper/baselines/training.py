@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+import isotherm
 from isotherm import random
 from isotherm.diagnostics.predictions import joined_draws
 from isotherm.gradients.minibatch import MinibatchGradient
@@ -21,7 +22,7 @@ from isotherm.loop.progress import make_progress
 from isotherm.models.networks import Network
 from isotherm.paper.baselines.gaussian import check_count
 from isotherm.schedules import require_positive
-from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, ScalarOrSchedule
+from isotherm.types import ArrayTree, Batch, BatchPolicy, Key, Sampler, ScalarOrSchedule
 
 NUM_CHUNKS = 100
 """Number of compiled chunks of a fit."""
@@ -56,6 +57,64 @@ class KeptDraws:
         order = np.random.default_rng(random.numpy_seed(key)).permutation(total)
         chosen = order[np.arange(num_draws) % total]
         return jax.tree.map(lambda leaf: jnp.asarray(leaf[chosen])[None], flat)
+
+
+def run_chains(
+    key: Key,
+    build: Callable[..., Sampler],
+    settings: tuple[float, ...],
+    position: ArrayTree,
+    batches: BatchPolicy,
+    *,
+    num_draws: int,
+    thin: int,
+    burn_in: int = 0,
+    num_chains: int = 1,
+    position_per_chain: bool = False,
+) -> KeptDraws:
+    """Run chains of the sampler `build(*settings)` in one program, and keep their draws.
+
+    `isotherm.sample` compiles a program for every sampler. Here settings are arguments of the
+    program: equal `build` with other settings, data or keys do not compile again. The burn-in is
+    rounded up to a multiple of `thin`.
+
+    Raises
+    ------
+    FloatingPointError
+        If a chain diverged.
+    """
+    for name, value in (("num_draws", num_draws), ("thin", thin), ("num_chains", num_chains)):
+        check_count(name, value)
+    if not position_per_chain:
+        position = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (num_chains, *jnp.shape(leaf))), position
+        )
+    left_out = -(-burn_in // thin)
+    keys = jax.vmap(lambda i: random.fold(key, i))(jnp.arange(num_chains))
+    plan = {"num_draws": num_draws + left_out, "thin": thin}
+    draws = _chains(keys, tuple(map(float, settings)), position, batches, build=build, **plan)
+    kept = jax.tree.map(lambda leaf: np.asarray(leaf[:, left_out:]), draws)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept)):
+        raise FloatingPointError("A chain diverged. Try a smaller step size.")
+    return KeptDraws(kept)
+
+
+@partial(jax.jit, static_argnames=["build", "num_draws", "thin"])
+def _chains(
+    keys: Key,
+    settings: tuple[float, ...],
+    position: ArrayTree,
+    batches: BatchPolicy,
+    *,
+    build: Callable[..., Sampler],
+    num_draws: int,
+    thin: int,
+) -> ArrayTree:
+    def chain(key: Key, start: ArrayTree) -> ArrayTree:
+        sampler = build(*settings)
+        return isotherm.run_chain(key, sampler, start, batches, num_draws=num_draws, thin=thin)[0]
+
+    return jax.vmap(chain)(keys, position)
 
 
 def draw_outputs(fitted: Fitted, network: Network, key: Key, x: Any, num_draws: int) -> jax.Array:

@@ -30,7 +30,7 @@ from isotherm.paper.baselines.laplace import laplace
 from isotherm.paper.baselines.mc_dropout import mc_dropout
 from isotherm.paper.baselines.sms_ubu import sms_ubu
 from isotherm.paper.baselines.swag import swag
-from isotherm.paper.baselines.training import Fitted, KeptDraws, cosine_adam, draw_outputs
+from isotherm.paper.baselines.training import Fitted, cosine_adam, draw_outputs
 from isotherm.paper.baselines.tuned_ensemble import train_members, tuned_ensemble
 from isotherm.paper.experiments.uci.problem import (
     MixturePredictor,
@@ -316,7 +316,7 @@ def _laplace(job: Job, approximate: Callable[..., Fitted]) -> Predictor:
 
 def _chains(job: Job, key: Key, data: Data) -> tuple[Network, ArrayTree, float]:
     """Return the network of samplers, trained starts, one per chain, and the largest frequency."""
-    network = job.model(prior_scale=None).network()
+    network = job.model(prior_scale=None).flat_network()
     starts = train_members(
         key,
         network,
@@ -325,13 +325,7 @@ def _chains(job: Job, key: Key, data: Data) -> tuple[Network, ArrayTree, float]:
         num_steps=job.budget.num_steps,
         num_members=job.budget.num_members,
     ).members
-    first = jax.tree.map(lambda leaf: leaf[0], starts)
-    return network, starts, largest_frequency(network, first, data)
-
-
-@jax.jit
-def _unit(tree: ArrayTree) -> ArrayTree:
-    return random.gaussian(jax.random.key(0), tree)
+    return network, starts, largest_frequency(network, starts[0], data)
 
 
 def largest_frequency(network: Network, position: ArrayTree, data: Data) -> float:
@@ -346,15 +340,11 @@ def _curvature(position: ArrayTree, data: Any, network: Network) -> jax.Array:
     def times(v: ArrayTree) -> ArrayTree:
         return jax.jvp(jax.grad(log_density), (position,), (v,))[1]
 
-    return largest_eigenvalue(times, _unit(position), 50)
+    start = random.gaussian(jax.random.key(0), position)
+    return largest_eigenvalue(times, start, 50)
 
 
 _largest_curvature = jax.jit(_curvature, static_argnums=2)
-
-
-def _rounded(value: float) -> float:
-    """Return a number rounded down to a power of the fourth root of 2: few programs to compile."""
-    return float(2 ** (np.floor(4 * np.log2(value)) / 4))
 
 
 def _cyclical(job: Job) -> Predictor:
@@ -362,7 +352,7 @@ def _cyclical(job: Job) -> Predictor:
 
     def fit(key: Key, data: Data, multiple: float) -> Fit:
         network, starts, frequency = _chains(job, random.fold(key, 8), data)
-        step_size = _rounded(multiple / frequency)
+        step_size = multiple / frequency
         num_cycles = 4
         fitted = cyclical_sgmcmc(
             key,
@@ -376,7 +366,6 @@ def _cyclical(job: Job) -> Predictor:
             friction=0.1 / step_size,
             num_chains=budget.num_members,
             position_per_chain=True,
-            progress=False,
         )
         return Fit(network, fitted, budget.num_draws)
 
@@ -388,9 +377,9 @@ def _sms_ubu(job: Job) -> Predictor:
 
     def fit(key: Key, data: Data, multiple: float) -> Fit:
         network, starts, frequency = _chains(job, random.fold(key, 8), data)
-        step_size = _rounded(multiple / frequency)
+        step_size = multiple / frequency
         draws = max(1, budget.num_draws // budget.num_members)
-        run = sms_ubu(
+        fitted = sms_ubu(
             key,
             network.gradient(len(data[1])),
             starts,
@@ -402,9 +391,8 @@ def _sms_ubu(job: Job) -> Predictor:
             burn_in=budget.chain_steps // 2,
             num_chains=budget.num_members,
             position_per_chain=True,
-            progress=False,
         )
-        return Fit(network, KeptDraws(run.draws), budget.num_draws)
+        return Fit(network, fitted, budget.num_draws)
 
     return choose(job, budget.chain_multiples, fit)
 
