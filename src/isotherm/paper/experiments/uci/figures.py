@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def plot(config: Config, result: Result) -> dict[str, Figure]:
     """Draw the log likelihood of every method with standard errors, a panel per set."""
     names = [*config.methods, *PUBLISHED]
-    height = 0.26 * len(names) + 0.9
-    figure, axes = panels(len(config.sets), width=2.4, height=height, sharey=True, squeeze=False)
+    columns, height = len(config.sets), 0.26 * len(names) + 0.9
+    width = 2.3 + 2.6 / columns  # with the names of the methods
+    figure, axes = panels(columns, width=width, height=height, sharey=True, squeeze=False)
     for panel, name in zip(axes[0], config.sets, strict=True):
         for i, method in enumerate(names):
             mean, error = _point(result, name, method)
@@ -30,6 +31,7 @@ def plot(config: Config, result: Result) -> dict[str, Figure]:
         ours = _point(result, name, OURS)[0]
         if np.isfinite(ours):
             panel.axvline(ours, color="C0", lw=0.6, ls=":")
+        panel.locator_params(axis="x", nbins=4)
         panel.set_title(name)
         panel.set_xlabel("test log likelihood")
     axes[0, 0].set_yticks(range(len(names)), names)
