@@ -11,7 +11,8 @@ network, the same standardised features and targets, and learned noise.
   choose the learning rate, the number of steps, one noise or one per input, and (MAP) the scale of
   the prior; dropout its rate and its noise; SWAG and IVON a step size and the scale of the prior;
   Laplace the scale of the prior (Kronecker: then one per layer by marginal likelihood); cyclical
-  SG-MCMC and SMS-UBU the step size. The best is fitted again on all training rows.
+  SG-MCMC and SMS-UBU the step size, and the former the share of a cycle without noise. The best is
+  fitted again on all training rows.
 - *HMC* uses all data in every gradient and has a Metropolis test, on sets with fewer than 2000
   rows. HMC, cyclical SG-MCMC and SMS-UBU sample the scale of the prior of each layer too.
 - ± is the standard error over splits. Two methods are compared split by split.
@@ -72,6 +73,7 @@ class Config:
     ivon_step_sizes: tuple[float, ...] = (0.03, 0.1)
     chain_steps: int = 20_000
     chain_multiples: tuple[float, ...] = (0.3, 1.0)
+    explorations: tuple[float, ...] = (0.2, 0.8)
     hmc_draws: int = 100
     hmc_leapfrog: int = 200
 
@@ -107,6 +109,7 @@ SMOKE = Config(
     ivon_step_sizes=(0.1,),
     chain_steps=400,
     chain_multiples=(0.3,),
+    explorations=(0.5,),
     hmc_draws=4,
     hmc_leapfrog=10,
 )

@@ -70,6 +70,8 @@ class Budget:
     """Steps of a chain of cSG-MCMC or SMS-UBU."""
     chain_multiples: tuple[float, ...]
     """Step sizes of samplers, in units of the inverse of the largest frequency."""
+    explorations: tuple[float, ...]
+    """Shares of a cycle of cSG-MCMC without noise."""
     hmc_draws: int
     hmc_leapfrog: int
 
@@ -350,7 +352,8 @@ _largest_curvature = jax.jit(_curvature, static_argnums=2)
 def _cyclical(job: Job) -> Predictor:
     budget = job.budget
 
-    def fit(key: Key, data: Data, multiple: float) -> Fit:
+    def fit(key: Key, data: Data, setting: tuple[float, float]) -> Fit:
+        multiple, exploration = setting
         network, starts, frequency = _chains(job, random.fold(key, 8), data)
         step_size = multiple / frequency
         num_cycles = 4
@@ -363,13 +366,15 @@ def _cyclical(job: Job) -> Predictor:
             num_cycles=num_cycles,
             steps_per_cycle=budget.chain_steps // num_cycles,
             draws_per_cycle=max(1, budget.num_draws // (num_cycles * budget.num_members)),
+            exploration=exploration,
             friction=0.1 / step_size,
             num_chains=budget.num_members,
             position_per_chain=True,
         )
         return Fit(network, fitted, budget.num_draws)
 
-    return choose(job, budget.chain_multiples, fit)
+    candidates = [(m, share) for m in budget.chain_multiples for share in budget.explorations]
+    return choose(job, candidates, fit)
 
 
 def _sms_ubu(job: Job) -> Predictor:
