@@ -256,3 +256,16 @@ def test_dimensions():
     classifier = MLPModel((3, 5, 2), "relu", 1.0, Categorical())
     regressor = MLPModel((3, 5, 2), "relu", 1.0, Gaussian(None), True, "input-dependent")
     assert classifier.dimension == 20 + 12 and regressor.dimension == 20 + 12 + 2 + 1
+
+
+def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
+    grades = np.random.default_rng(0).integers(1, 6, 200).astype(float)
+    scaled = (grades - grades.mean()) / grades.std()
+    spacing = 1 / grades.std()
+    assert network_posterior.rounding_error(scaled) == pytest.approx(spacing / 12**0.5)
+    assert network_posterior.rounding_error(np.random.default_rng(0).normal(size=200)) == 0
+    model = MLPModel((2, 3, 1), "tanh", 4.0, Gaussian(None), noise="constant", rounding=0.2)
+    position = np.full(model.dimension, -30.0, np.float32)  # hardly any noise
+    outputs = model.apply(jax.numpy.asarray(position), jax.numpy.ones((4, 2)))
+    np.testing.assert_allclose(np.exp(outputs[:, 1]), 0.2, rtol=1e-5)
+    np.testing.assert_allclose(model.noise_variance(position[None]), 0.04, rtol=1e-6)

@@ -27,6 +27,7 @@ from isotherm.estimators.network_posterior import (
     Outputs,
     Predict,
     network_target,
+    rounding_error,
 )
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
@@ -167,7 +168,10 @@ class BayesianMLP(BayesianEstimator):
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
         learned = isinstance(self.prior_variance, str)
         variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
-        self._model = MLPModel(sizes, self.activation, variance, likelihood, learned, noise)
+        rounding = 0.0 if noise is None else rounding_error(y)
+        self._model = MLPModel(
+            sizes, self.activation, variance, likelihood, learned, noise, rounding
+        )
         target = network_target(
             random.fold(jax.random.key(self._seed), 7),
             self._model,

@@ -20,6 +20,11 @@ f_2(x)$. The weights of $f_2$ have the scale $s_\sigma = 0.7$ in place of $s_L$,
 varies by a factor of two or so. A learned $s_\sigma$ lets chains into places where some rows are
 predicted almost without noise, whose curvature has no limit.
 
+Targets on a grid, such as grades from 1 to 10, have a rounding error of standard deviation
+$\rho = \delta/\sqrt{12}$ for a spacing $\delta$. Without it the likelihood is unbounded: a network
+that reproduces the grades of repeated rows needs no noise. So the scale of the noise is
+$\sqrt{\sigma^2 + \rho^2}$ if $\rho$ is above 0.05.
+
 **From trained networks into the posterior.** Every chain starts at its own network, trained by Adam
 with the scales at $s$ and stopped early on rows of its own that are held out. Then all chains move
 together, on all rows, in rounds of two units of time. After each round the largest curvature
@@ -73,6 +78,8 @@ THERMOSTAT_MASS = 1.0
 """Thermostats respond in the time in which a chain crosses the prior."""
 SCALE_SPREAD, NOISE_HEAD_SCALE = 0.6, 0.7
 r"""$\tau$ and $s_\sigma$."""
+SMALLEST_ROUNDING = 0.05
+"""Rounding errors below this, in standard deviations of the targets, are left to the noise."""
 ROUND_TIME, MIN_ROUNDS, POINTS_PER_ROUND = 2.0, 3, 8
 """Length of a round, the fewest rounds, and how often the likelihood is computed in each."""
 LARGEST_DRIFT = 1.0
@@ -103,6 +110,8 @@ class MLPModel(NamedTuple):
     learned_scales: bool = False
     noise: str | None = None
     """Of a regression: `"constant"` or `"input-dependent"`; `None` for classes."""
+    rounding: float = 0.0
+    r"""$\rho$, the standard deviation of the rounding errors of the targets."""
 
     @property
     def num_weights(self) -> int:
@@ -164,6 +173,8 @@ class MLPModel(NamedTuple):
         log_scale = jnp.broadcast_to(position[-1], outputs[:, 0].shape)
         if self.noise == "input-dependent":
             log_scale = log_scale + outputs[:, 1]
+        if self.rounding:
+            log_scale = 0.5 * jnp.logaddexp(2 * log_scale, jnp.float32(2 * np.log(self.rounding)))
         return jnp.stack([outputs[:, 0], log_scale], axis=1)
 
     def to_parameters(self, positions: np.ndarray) -> Draws:
@@ -184,8 +195,8 @@ class MLPModel(NamedTuple):
         return parameters
 
     def noise_variance(self, positions: np.ndarray) -> np.ndarray:
-        r"""Return $\sigma_0^2$ of a regression, in double precision."""
-        return np.exp(2 * np.asarray(positions[..., -1], np.float64))
+        r"""Return $\sigma_0^2 + \rho^2$ of a regression, in double precision."""
+        return np.exp(2 * np.asarray(positions[..., -1], np.float64)) + self.rounding**2
 
     def log_likelihood(self, position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
         """Return the log likelihood of each row of `(x, y, weight)`, times its weight."""
@@ -430,6 +441,24 @@ class _Walk:
         both = np.concatenate([before, after], axis=1)
         spread = np.sqrt(np.mean(np.var(both, axis=1)))
         return bool(abs(np.mean(after - before)) <= LARGEST_DRIFT * spread)
+
+
+def rounding_error(targets: np.ndarray) -> float:
+    """Return the standard deviation of rounding errors, or 0 if it is below `SMALLEST_ROUNDING`.
+
+    Parameters
+    ----------
+    targets
+        Standardised targets; if they are on a grid, its spacing is the smallest difference.
+
+    Examples
+    --------
+    >>> round(rounding_error(np.array([0.0, 1.0, 1.0, 2.0, 4.0])), 4)
+    0.2887
+    """
+    gaps = np.diff(np.unique(targets))
+    error = float(gaps.min(initial=np.inf)) / 12**0.5
+    return error if SMALLEST_ROUNDING <= error < np.inf else 0.0
 
 
 def _explained_loss(dimension: int) -> float:

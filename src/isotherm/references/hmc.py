@@ -17,7 +17,7 @@ Neal (2011), *MCMC using Hamiltonian dynamics*, in: Handbook of Markov Chain Mon
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -32,7 +32,10 @@ class LogDensityTarget(NamedTuple):
     mode: np.ndarray
     """Chains start around this point, (d,)."""
     curvature: np.ndarray
-    """Hessian of the negative log density at the mode, (d, d); it defines the coordinates."""
+    """Hessian of the negative log density at the mode, (d, d), or its diagonal, (d,).
+
+    It defines the coordinates.
+    """
     log_density_and_gradient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     """Maps points (chains, d) to log densities (chains,) and gradients (chains, d)."""
     leapfrog: Callable[..., Trajectory] | None = None
@@ -47,15 +50,40 @@ class LogDensityTarget(NamedTuple):
         step_size: float,
         num_leapfrog: int,
     ) -> Trajectory:
-        """Take leapfrog steps; columns of `basis` are the directions of the momentum."""
+        """Take leapfrog steps; columns of `basis` are the directions of the momentum.
+
+        If coordinates are only scaled, `basis` is the diagonal of that matrix.
+        """
         if self.leapfrog is not None:
             return self.leapfrog(position, momentum, gradient, basis, step_size, num_leapfrog)
-        value, momentum = np.zeros(len(position)), momentum + 0.5 * step_size * gradient @ basis
+        value, momentum = (
+            np.zeros(len(position)),
+            momentum + 0.5 * step_size * pulled(gradient, basis),
+        )
         for left in reversed(range(num_leapfrog)):
-            position = position + step_size * momentum @ basis.T
+            position = position + step_size * pushed(momentum, basis)
             value, gradient = self.log_density_and_gradient(position)
-            momentum = momentum + (step_size if left else 0.5 * step_size) * gradient @ basis
+            length = step_size if left else 0.5 * step_size
+            momentum = momentum + length * pulled(gradient, basis)
         return position, momentum, value, gradient
+
+
+def pushed(momentum: Any, basis: Any) -> Any:
+    """Return the velocity of positions (chains, d)."""
+    return momentum * basis[None] if basis.ndim == 1 else momentum @ basis.T
+
+
+def pulled(gradient: Any, basis: Any) -> Any:
+    """Return the force on momenta (chains, d)."""
+    return gradient * basis[None] if basis.ndim == 1 else gradient @ basis
+
+
+def _coordinates(curvature: np.ndarray) -> np.ndarray:
+    """Return the basis in which the curvature is one, or its diagonal."""
+    if curvature.ndim == 1:
+        return curvature**-0.5
+    values, vectors = np.linalg.eigh(curvature)
+    return vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))
 
 
 def hmc(
@@ -68,6 +96,7 @@ def hmc(
     step_size: float = 0.35,
     num_leapfrog: int = 5,
     start_width: float = 2.0,
+    starts: np.ndarray | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> tuple[np.ndarray, float]:
     """Return draws of shape (chain, draw, d) and the fraction of accepted proposals.
@@ -85,16 +114,18 @@ def hmc(
         of `step_size`.
     start_width
         Chains start at independent draws from the Gaussian approximation, widened by this factor.
+    starts
+        Where the chains start instead, (chains, d).
     report
         Called with a progress message ten times.
     """
     with threadpool_limits(1, user_api="blas"):
-        values, vectors = np.linalg.eigh(target.curvature)
-        basis = vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))
+        basis = _coordinates(target.curvature)
         rng, size = np.random.default_rng(seed), len(target.mode)
         draws, accepted = np.empty((num_chains, num_draws, size)), 0.0
         total = num_draws + burn_in
-        position = target.mode + start_width * rng.standard_normal((num_chains, size)) @ basis.T
+        wide = start_width * pushed(rng.standard_normal((num_chains, size)), basis)
+        position = target.mode + wide if starts is None else starts
         value, gradient = target.log_density_and_gradient(position)
         for i in range(total):
             h = step_size * rng.uniform(0.8, 1.2)

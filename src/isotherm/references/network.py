@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from isotherm.models.networks import Network
-from isotherm.references.hmc import LogDensityTarget
+from isotherm.references.hmc import LogDensityTarget, pulled, pushed
 from isotherm.types import ArrayTree
 
 
@@ -33,7 +33,7 @@ def network_target(network: Network, data: Any, position: ArrayTree) -> LogDensi
         Weights around which chains start.
     """
     with jax.enable_x64(True):
-        data, position = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (data, position))
+        data, position = jax.tree.map(_double, (data, position))
         start, unravel = ravel_pytree(position)
 
         def log_density(flat: jax.Array) -> jax.Array:
@@ -46,13 +46,19 @@ def network_target(network: Network, data: Any, position: ArrayTree) -> LogDensi
     def log_density_and_gradient(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _in_double(compiled, points)
 
-    prior_precision = np.eye(start.size) / network.prior_sd**2
+    prior_precision = np.full(start.size, network.prior_sd**-2.0)
     return LogDensityTarget(
         np.asarray(start),
         prior_precision,
         log_density_and_gradient,
         partial(_in_double, leapfrog),
     )
+
+
+def _double(leaf: Any) -> jax.Array:
+    """Return an array in double precision; integers, such as labels, as they are."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def _in_double(compiled: Callable, *arguments: Any) -> Any:
@@ -72,10 +78,10 @@ def _leapfrog(
 ) -> tuple[jax.Array, ...]:
     def step(_: int, carry: tuple) -> tuple:
         position, momentum, _, gradient = carry
-        momentum = momentum + 0.5 * step_size * gradient @ basis
-        position = position + step_size * momentum @ basis.T
+        momentum = momentum + 0.5 * step_size * pulled(gradient, basis)
+        position = position + step_size * pushed(momentum, basis)
         value, gradient = each(position)
-        return position, momentum + 0.5 * step_size * gradient @ basis, value, gradient
+        return position, momentum + 0.5 * step_size * pulled(gradient, basis), value, gradient
 
     start = position, momentum, jnp.zeros(len(position)), gradient
     return jax.lax.fori_loop(0, num_leapfrog, step, start)

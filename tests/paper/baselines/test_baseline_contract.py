@@ -7,13 +7,18 @@ import pytest
 
 import isotherm
 from isotherm.diagnostics.calibration import classifier_scores
-from isotherm.diagnostics.predictions import WithEntropy, posterior_predictive
+from isotherm.diagnostics.predictions import posterior_predictive
 from isotherm.models.networks import mlp
 from isotherm.paper.baselines.bayes_by_backprop import bayes_by_backprop, scale_mixture
+from isotherm.paper.baselines.cyclical_sgmcmc import cyclical_sgmcmc
 from isotherm.paper.baselines.deep_ensemble import deep_ensemble
+from isotherm.paper.baselines.ivon import ivon
+from isotherm.paper.baselines.kfac_laplace import kfac_laplace
 from isotherm.paper.baselines.laplace import laplace
 from isotherm.paper.baselines.mc_dropout import mc_dropout
 from isotherm.paper.baselines.sgd import sgd
+from isotherm.paper.baselines.swag import swag
+from isotherm.paper.baselines.training import draw_outputs
 
 RNG = np.random.default_rng(1)
 SIZE = 300
@@ -50,7 +55,42 @@ def fit_laplace(key):
     return laplace(key, NETWORK, fit_sgd(key).position, DATA)
 
 
-FITS = [fit_sgd, fit_bayes_by_backprop, fit_mc_dropout, fit_deep_ensemble, fit_laplace]
+def fit_swag(key):
+    start = fit_sgd(key).position
+    return swag(key, GRADIENT, start, BATCHES, num_steps=600, step_size=0.1)
+
+
+def fit_ivon(key):
+    return ivon(key, GRADIENT, NETWORK.init(key), BATCHES, num_steps=1500, beta2=0.999)
+
+
+def fit_kfac_laplace(key):
+    return kfac_laplace(key, NETWORK, fit_sgd(key).position, DATA)
+
+
+def fit_cyclical(key):
+    return cyclical_sgmcmc(
+        key,
+        GRADIENT,
+        NETWORK.init(key),
+        BATCHES,
+        learning_rate=1e-3,
+        steps_per_cycle=500,
+        friction=5.0,
+    )
+
+
+FITS = [
+    fit_sgd,
+    fit_bayes_by_backprop,
+    fit_mc_dropout,
+    fit_deep_ensemble,
+    fit_laplace,
+    fit_swag,
+    pytest.param(fit_ivon, marks=pytest.mark.slow),
+    fit_kfac_laplace,
+    pytest.param(fit_cyclical, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -63,9 +103,15 @@ def test_draws_predict(key, fit):
         assert leaf.shape == (1, 9, *like.shape) and leaf.dtype == like.dtype
         assert bool(jnp.all(jnp.isfinite(leaf)))
     jax.tree.map(np.testing.assert_array_equal, fitted.sample(key, 9), draws)
-    both = posterior_predictive(WithEntropy(NETWORK.predict), draws, TEST[0])
-    scores = classifier_scores(both["probabilities"], TEST[1], both["entropy"])
+    outputs = draw_outputs(fitted, NETWORK, key, TEST[0], 9)
+    assert outputs.shape == (9, SIZE, 2)
+    p = np.asarray(NETWORK.output_likelihood.predict(outputs), np.float64)
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1).mean(0)
+    scores = classifier_scores(p.mean(0), TEST[1], entropy)
     assert scores["accuracy"] > 0.85 and scores["nll"] < 0.4
-    assert (scores["epistemic"] > 1e-3) == (fit is not fit_sgd)
+    assert (scores["epistemic"] > 1e-4) == (fit is not fit_sgd)
+    if not hasattr(fitted, "outputs"):
+        mean = posterior_predictive(NETWORK.predict, draws, TEST[0])
+        np.testing.assert_allclose(mean, p.mean(0), atol=1e-5)
     with pytest.raises(ValueError, match="`num_draws` must be at least 1, got 0"):
         fitted.sample(key, 0)

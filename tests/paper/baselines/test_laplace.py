@@ -139,7 +139,7 @@ def test_precision_of_a_diagonal_gaussian(key):
         ({"temperature": -1.0}, "`temperature` must not be negative, got -1.0"),
         ({"prior_sd": 0.0}, "`prior_sd` must be positive"),
         ({"rows_per_group": 0}, "`rows_per_group` must be at least 1, got 0"),
-        ({"mode": (jnp.ones((3, 4)),)}, "`mode` must be a sequence of"),
+        ({"mode": (jnp.ones((3, 4)),)}, "`mode` must be made of"),
     ],
 )
 def test_bad_settings_raise(key, settings, message):

@@ -4,9 +4,10 @@ $$ q(\theta) = \mathcal N\bigl(\hat\theta, T\,(G + s^{-2} I)^{-1}\bigr), \qquad
    G = \sum_{i=1}^N J_i^\top \Lambda_i J_i $$
 
 with $J_i$ the derivative of the network's outputs in row $i$ and $\Lambda_i$ the curvature of its
-likelihood there: $\operatorname{diag}(p_i) - p_i p_i^\top$ for classes, $\sigma^{-2} I$ for a
-Gaussian. $G$ is the generalised Gauss–Newton matrix, which is the Fisher information here and,
-unlike the Hessian, has no negative eigenvalues. Of its $d^2$ entries these are kept:
+likelihood there (`baselines.output_curvature`): $\operatorname{diag}(p_i) - p_i p_i^\top$ for
+classes, $\sigma^{-2} I$ for a Gaussian (a learned $\sigma$ is fixed at its mode). $G$ is
+the generalised Gauss–Newton matrix, which is the Fisher information here and, unlike the Hessian,
+has no negative eigenvalues. Of its $d^2$ entries these are kept:
 
 - `"diagonal"`: the diagonal. Cheap, and wrong where weights are correlated. Its draws perturb all
   layers at once and often predict worse than the mode; the usual remedy is a temperature below 1.
@@ -14,7 +15,8 @@ unlike the Hessian, has no negative eigenvalues. Of its $d^2$ entries these are 
   in its last layer, so there $G$ is the Hessian, and the approximation is as good as in logistic
   regression.
 
-For a linear model with Gaussian noise `"last-layer"` is the exact posterior.
+For a linear model with known Gaussian noise `"last-layer"` is the exact posterior. Any Gaussian
+prior of the weights will do: in place of $s^{-2}$ stands the second derivative of its log density.
 
 The diagonal is a sum over rows and outputs of squared gradients, which automatic differentiation
 does not give at the cost of one gradient. Random signs do: with $\epsilon_{ic} = \pm1$ and any root
@@ -41,8 +43,14 @@ from jax.flatten_util import ravel_pytree
 
 from isotherm import random
 from isotherm.gradients.full_data import sum_over_rows
-from isotherm.models.networks import Layer, Network
+from isotherm.models.networks import Layer, Network, SharedParametersPrior
+from isotherm.models.priors import LearnedScales
 from isotherm.paper.baselines.gaussian import GaussianApproximation, check_count
+from isotherm.paper.baselines.output_curvature import (
+    check_likelihood,
+    output_curvature,
+    root_times,
+)
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position
 from isotherm.types import ArrayTree, Batch, Key
@@ -54,20 +62,20 @@ CHUNK_ROWS = 500
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LastLayer:
-    """A Gaussian over the last layer; the other layers are fixed."""
+    """A Gaussian over the last layer; all else is fixed at the mode."""
 
-    fixed: tuple[Layer, ...]
-    """All layers but the last."""
+    mode: ArrayTree
+    """The mode of all layers."""
     last: GaussianApproximation
-    """The last one, weights before bias."""
+    """The last layer, weights before bias."""
 
     def sample(self, key: Key, num_draws: int) -> ArrayTree:
         """Draw positions, with leading axes `(1, num_draws)` as in a run of one chain."""
         last = self.last.sample(key, num_draws)
         copies = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (1, num_draws, *leaf.shape)), self.fixed
+            lambda leaf: jnp.broadcast_to(leaf, (1, num_draws, *leaf.shape)), self.mode
         )
-        return (*copies, last)
+        return _replace_last(copies, last)
 
 
 def laplace(
@@ -90,7 +98,7 @@ def laplace(
     key
         For the random signs of the diagonal; the last layer needs no random numbers.
     network
-        From `mlp` or `lenet`.
+        From `mlp` or `lenet`, with a categorical or Gaussian likelihood.
     mode
         $\hat\theta$: `sgd(...).position`, or the result of `isotherm.find_mode`.
     data
@@ -102,7 +110,7 @@ def laplace(
         $\sum_i g_i g_i^\top$ with the gradients $g_i$ of the log likelihood at the labels, which is
         too small where the network fits its data well.
     prior_sd
-        $s$; the network's own if not given.
+        $s$, the same for all weights; the network's own prior if not given.
     temperature
         $T$: 1 approximates the posterior, 0 is the mode.
     rows_per_group, num_sweeps
@@ -131,18 +139,19 @@ def laplace(
         raise ValueError(f"`temperature` must not be negative, got {temperature}.")
     check_count("rows_per_group", rows_per_group)
     check_count("num_sweeps", num_sweeps)
-    if network.likelihood not in ("categorical", "gaussian") or network.prior is not None:
-        raise ValueError(
-            "`network` must have the likelihood 'categorical' or 'gaussian', by name, and the "
-            "prior of `prior_sd`."
-        )
-    prior_sd = network.prior_sd if prior_sd is None else prior_sd
-    require_positive("prior_sd", prior_sd)
+    check_likelihood(network)
+    if structure == "diagonal" and network.output_likelihood.num_shared:
+        raise ValueError("`structure` 'diagonal' needs a likelihood without shared parameters.")
     mode, data = as_position(mode), jax.tree.map(jnp.asarray, data)
+    if prior_sd is None:
+        prior_precision = gaussian_prior_precision(network, mode)
+    else:
+        require_positive("prior_sd", prior_sd)
+        prior_precision = jax.tree.map(lambda leaf: jnp.full_like(leaf, prior_sd**-2), mode)
     if structure == "last-layer":
-        return _around_last_layer(network, mode, data, prior_sd, temperature)
+        return _around_last_layer(network, mode, data, prior_precision, temperature)
     squares = curvature_diagonal(key, network, mode, data, curvature, rows_per_group, num_sweeps)
-    precision = ravel_pytree(squares)[0] + prior_sd**-2
+    precision = ravel_pytree(jax.tree.map(jnp.add, squares, prior_precision))[0]
     return GaussianApproximation(mode, jnp.sqrt(temperature / precision), jnp.zeros(0))
 
 
@@ -180,7 +189,7 @@ def _sweep(
         outputs, pull = jax.vjp(lambda w: network.apply(w, rows[0]), position)
         signs = jnp.where(random.bits(key, outputs.shape) >> 31 == 1, 1.0, -1.0)
         if curvature == "ggn":
-            direction = _root_times(network, outputs, signs)
+            direction = root_times(network, outputs, signs)
         else:
             score = jax.grad(lambda f: jnp.sum(_outputs_likelihood(network, f, rows[1])))(outputs)
             direction = score * signs[:, :1]
@@ -201,77 +210,82 @@ def _sweep(
     return total
 
 
-def _root_times(network: Network, outputs: jax.Array, signs: jax.Array) -> jax.Array:
-    r"""Multiply a root of $\Lambda$ by signs, row by row.
-
-    $S = \operatorname{diag}(\sqrt p) - p\sqrt p^\top$ has
-    $SS^\top = \operatorname{diag}(p) - pp^\top$.
-    """
-    if network.likelihood == "gaussian":
-        return signs / network.noise_sd
-    p = jax.nn.softmax(outputs)
-    mixed = jnp.sqrt(p) * signs
-    return mixed - p * jnp.sum(mixed, axis=-1, keepdims=True)
-
-
 def _outputs_likelihood(network: Network, outputs: jax.Array, y: jax.Array) -> jax.Array:
     """Evaluate the log likelihood of outputs, by a network whose outputs are its position."""
     return replace(network, apply=lambda position, x: position).log_likelihood(outputs, (y, y))
 
 
-def _around_last_layer(
-    network: Network, mode: ArrayTree, data: Batch, prior_sd: float, temperature: float
-) -> LastLayer:
-    *fixed, last = mode
-    if not isinstance(last, Layer) or last.weights.ndim != 2:
+def gaussian_prior_precision(network: Network, position: ArrayTree) -> ArrayTree:
+    """Return minus the second derivative of the log prior for every weight.
+
+    Raises a `ValueError` if the position has other coordinates than the weights themselves.
+    """
+    prior = network.prior.network if isinstance(network.prior, SharedParametersPrior) else None
+    if isinstance(network.prior if prior is None else prior, LearnedScales):
+        raise ValueError("`network` must have a prior with given scales, got LearnedScales.")
+    ones = jax.tree.map(jnp.ones_like, position)
+    _, second = jax.jvp(jax.grad(network.log_prior), (position,), (ones,))
+    return jax.tree.map(jnp.negative, second)
+
+
+def is_layer(node: object) -> bool:
+    """Return whether a node of a position is a layer."""
+    return isinstance(node, Layer)
+
+
+def _replace_last(mode: ArrayTree, layer: Layer) -> ArrayTree:
+    """Return a position with another last layer."""
+    nodes, structure = jax.tree.flatten(mode, is_leaf=is_layer)
+    number = max(i for i, node in enumerate(nodes) if is_layer(node))
+    return jax.tree.unflatten(structure, [*nodes[:number], layer, *nodes[number + 1 :]])
+
+
+def _last_layer(mode: ArrayTree) -> Layer:
+    layers = [node for node in jax.tree.leaves(mode, is_leaf=is_layer) if is_layer(node)]
+    if not layers or layers[-1].weights.ndim != 2:
         raise ValueError(
-            "`mode` must be a sequence of `isotherm.models.networks.Layer`, the last of them dense."
+            "`mode` must be made of `isotherm.models.networks.Layer`, the last of them dense."
         )
-    information = _last_information(network, tuple(fixed), last, data)
-    precision = information + prior_sd**-2 * np.eye(len(information))
+    return layers[-1]
+
+
+def _around_last_layer(
+    network: Network, mode: ArrayTree, data: Batch, prior_precision: ArrayTree, temperature: float
+) -> LastLayer:
+    last = _last_layer(mode)
+    information = _last_information(network, mode, data)
+    prior = np.asarray(ravel_pytree(_last_layer(prior_precision))[0], np.float64)
+    precision = information + np.diag(prior)
     factor = np.linalg.cholesky(temperature * np.linalg.inv(precision)) if temperature else 0
     scale = jnp.asarray(factor * np.ones_like(precision), last.weights.dtype)
-    return LastLayer(tuple(fixed), GaussianApproximation(last, scale, jnp.zeros(0)))
+    return LastLayer(mode, GaussianApproximation(last, scale, jnp.zeros(0)))
 
 
-def _last_information(
-    network: Network, fixed: tuple[Layer, ...], last: Layer, data: Batch
-) -> np.ndarray:
+def _last_information(network: Network, mode: ArrayTree, data: Batch) -> np.ndarray:
     r"""Compute $G$ of the last layer: its weights in order, then its bias."""
-    inputs, outputs = last.weights.shape
+    inputs, outputs = _last_layer(mode).weights.shape
     rows = jax.tree.leaves(data)[0].shape[0]
     chunk = partial(_information_of_rows, network=network)
-    total = sum_over_rows(chunk, (*fixed, last), data, rows, CHUNK_ROWS)
+    total = sum_over_rows(chunk, mode, data, rows, CHUNK_ROWS)
     size = (inputs + 1) * outputs
     return np.asarray(jnp.moveaxis(total, 0, 1).reshape(size, size), np.float64)
 
 
 @partial(jax.jit, static_argnames="network")
-def _information_of_rows(
-    position: tuple[Layer, ...], rows: Batch, *, network: Network
-) -> jax.Array:
+def _information_of_rows(position: ArrayTree, rows: Batch, *, network: Network) -> jax.Array:
     """Compute $G$ of the last layer for some rows: (output, input, input and output).
 
     With the identity as its last layer a network returns the inputs of that layer.
     """
-    *fixed, last = position
+    last = _last_layer(position)
     width = last.weights.shape[0]
     identity = Layer(jnp.eye(width, dtype=last.weights.dtype), jnp.zeros_like(last.weights[:, 0]))
-    inputs = network.apply((*fixed, identity), rows[0])
+    inputs = network.apply(_replace_last(position, identity), rows[0])[:, :width]
     inputs = jnp.concatenate([inputs, jnp.ones_like(inputs[:, :1])], axis=1)
-    curvature = _output_curvature(network, network.apply(position, rows[0]))
+    curvature = output_curvature(network, network.apply(position, rows[0]))
 
     def block(weight: jax.Array) -> jax.Array:  # one row of every Lambda
         both = inputs[:, :, None] * weight[:, None, :]
         return inputs.T @ both.reshape(len(inputs), -1)
 
     return jax.lax.map(block, jnp.moveaxis(curvature, 1, 0))
-
-
-def _output_curvature(network: Network, outputs: jax.Array) -> jax.Array:
-    r"""Compute $\Lambda$ of every row, (row, output, output)."""
-    if network.likelihood == "gaussian":
-        one = jnp.eye(outputs.shape[1], dtype=outputs.dtype) / network.noise_sd**2
-        return jnp.broadcast_to(one, (len(outputs), *one.shape))
-    p = jax.nn.softmax(outputs)
-    return jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]

@@ -8,8 +8,8 @@ channel). So a draw is a position, and the draws have a distribution $q_M(\theta
 minimizes $-\tfrac1N\mathbb E_q[\log p(\theta, \text{data})]$, estimated with new masks at every
 step. Up to the entropy of $q$, which hardly depends on $M$, this is the variational bound of Gal &
 Ghahramani: their $L_2$ penalty $k\lVert M/k\rVert^2$ is the mean of the Gaussian log prior over
-masks. Biases are never dropped. The spread of $q$ follows from $r$ and is not learned: it does not
-shrink with more data.
+masks. Biases and a learned noise are never dropped. The spread of $q$ follows from $r$ and is not
+learned: it does not shrink with more data.
 
 For a linear model with squared loss the result is ridge regression with the penalty
 $\tfrac rk\sum_i x_{ij}^2$ on coefficient $j$, which the tests check.
@@ -92,8 +92,8 @@ def mc_dropout(
     grad_fn
         `network.gradient(data_size)`.
     position
-        Where to start: `network.init(key)` of an `mlp` or a `lenet`, or any tree of
-        `isotherm.models.networks.Layer`.
+        Where to start: `network.init(key)` of an `mlp` or a `lenet`, or any tree with
+        `isotherm.models.networks.Layer` in it.
     batches
         The data, usually `isotherm.shuffled_batches((x, y), 100)`.
     num_steps
@@ -155,12 +155,12 @@ class _Loss:
 
 def masked(key: Key, position: ArrayTree, rates: Sequence[float]) -> ArrayTree:
     """Drop inputs of layers: set rows of their weights to zero and scale up the others."""
-    layers, structure = jax.tree.flatten(position, is_leaf=_is_layer)
-    drawn = [
-        layer if rate == 0 else _drop(random.fold(key, i), layer, rate)
-        for i, (layer, rate) in enumerate(zip(layers, rates, strict=True))
-    ]
-    return jax.tree.unflatten(structure, drawn)
+    nodes, structure = jax.tree.flatten(position, is_leaf=_is_layer)
+    numbers = [i for i, node in enumerate(nodes) if _is_layer(node)]
+    for i, (number, rate) in enumerate(zip(numbers, rates, strict=True)):
+        if rate > 0:
+            nodes[number] = _drop(random.fold(key, i), nodes[number], rate)
+    return jax.tree.unflatten(structure, nodes)
 
 
 def _drop(key: Key, layer: Layer, rate: float) -> Layer:
@@ -185,8 +185,8 @@ def _split_rows(batch: Batch, parts: int) -> Batch:
 
 def _layer_rates(position: ArrayTree, rates: float | Sequence[float]) -> tuple[float, ...]:
     """Return the rate of every layer; raise if the position is not made of layers."""
-    layers = jax.tree.leaves(position, is_leaf=_is_layer)
-    if not all(map(_is_layer, layers)):
+    layers = list(filter(_is_layer, jax.tree.leaves(position, is_leaf=_is_layer)))
+    if not layers:
         raise ValueError(
             "`position` must be made of `isotherm.models.networks.Layer`, as that of an `mlp` is: "
             "dropout needs to know which axis of a weight matrix belongs to the inputs."

@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "rates": Entry("isotherm.paper.experiments.rates", "Lemma 3 and Remarks 1–3"),
     "logistic-a9a": Entry("isotherm.paper.experiments.logistic_a9a", "Table 2 and Figure 6", "a9a"),
     "network-exact": Entry("isotherm.paper.experiments.network_exact", "beyond the paper"),
+    "uci": Entry("isotherm.paper.experiments.uci", "beyond the paper", "uci"),
     "mnist-depth": Entry("isotherm.paper.experiments.mnist.depth", "Figure 4", "mnist"),
     "mnist-step-size": Entry("isotherm.paper.experiments.mnist.step_size", "Figure 7", "mnist"),
     "mnist-sigmoid": Entry("isotherm.paper.experiments.mnist.sigmoid", "Figure 8", "mnist"),
