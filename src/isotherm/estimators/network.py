@@ -164,7 +164,8 @@ class BayesianMLP(BayesianEstimator):
         noise: str | None = None,
     ) -> NetworkTarget:
         X, y, weight = data
-        self._feature_means, self._feature_scales = X.mean(0), _feature_scales(X)
+        self._feature_means = np.average(X, axis=0, weights=weight)
+        self._feature_scales = _feature_scales(X, weight)
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
         learned = isinstance(self.prior_variance, str)
         variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
@@ -625,7 +626,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     def _build_target(self, data: Any) -> NetworkTarget:
         X, y, weight = data
-        self._target_mean, self._target_scale = y.mean(), float(_positive_sds(y))
+        self._target_mean = np.average(y, weights=weight)
+        self._target_scale = float(_positive_sds(y, weight))
         y = (y - self._target_mean) / self._target_scale
         likelihood = Gaussian(None) if self.noise_df is None else StudentT(self.noise_df, None)
         num_outputs = 2 if self.noise == "input-dependent" else 1
@@ -654,16 +656,18 @@ def _blocks(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         yield rows, X[rows]
 
 
-def _feature_scales(X: np.ndarray) -> np.ndarray:
+def _feature_scales(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return the scale of each column: its standard deviation, or more if values are far out.
 
     No row of the training data is further than 5 scales from the mean, so that values that are
     rarely different from zero, as those of pixels at the edge of images, do not become extreme.
     """
-    return np.maximum(_positive_sds(X), np.abs(X - X.mean(0)).max(0) / FARTHEST)
+    farthest = np.abs(X - np.average(X, axis=0, weights=weight)).max(0)
+    return np.maximum(_positive_sds(X, weight), farthest / FARTHEST)
 
 
-def _positive_sds(values: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each column, or 1 where it is 0."""
-    sd = values.std(0)
+def _positive_sds(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of each column of weighted rows, or 1 where it is 0."""
+    mean = np.average(values, axis=0, weights=weight)
+    sd = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
     return np.where(sd > 1e-12 * np.abs(values).max(0, initial=1e-300), sd, 1.0)
