@@ -113,6 +113,10 @@ class Traits:
     """Whether the gradient takes its own noise out (`isotherm.balanced`)."""
     num_shards: int | None = None
     """Number of shards that a balanced gradient expects in a batch."""
+    diffusion: Any = None
+    """$D$ of a sampler with momentum."""
+    thermostat_mass: Any = None
+    r"""$\mu$ of a sampler with momentum."""
 
 
 class Halves(NamedTuple):

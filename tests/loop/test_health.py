@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import gammaincinv
 
 import isotherm
+import laws
 from isotherm.loop import health
+from isotherm.types import Traits
 
 NONE = isotherm.no_batches()
 
@@ -147,3 +150,112 @@ def test_noise_free_targets_end_with_a_warning():
             isotherm.exceptions.HealthWarning, match=r"too cold|temperature of chain"
         ):
             model.fit(x, 2 * x[:, 0] - 1)
+
+
+def balanced_traits(thermostat="per_coordinate", diffusion=2.0, **changes):
+    settings = {"temperature": 0.5, "thermostat_mass": 4.0, "integrator": "AKDBNBDKA"}
+    settings |= {"adaptive": True, "balanced": True, "diffusion": diffusion}
+    return Traits("msgnht", thermostat=thermostat, **(settings | changes))
+
+
+@pytest.mark.parametrize("kind", ["per_coordinate", "scalar"])
+def test_the_mean_thermostat_of_a_healthy_chain_has_the_law_that_is_assumed(key, kind):
+    """5 coordinates, 4000 chains: the share beyond the 2.5 % quantiles is 5 %."""
+    sampler = isotherm.langevin(
+        normal,
+        0.2,
+        1.0,
+        thermostat=kind,
+        thermostat_mass=2.0,
+        integrator="AKDBNBDKA",
+        temperature=0.5,
+    )
+
+    @jax.jit
+    def thermostats(keys):
+        def one(key):
+            return isotherm.run_chain(key, sampler, jnp.zeros(5), NONE, num_draws=1, thin=400)[
+                1
+            ].thermostat
+
+        return jax.vmap(one)(keys)
+
+    xi = np.asarray(thermostats(jax.random.split(key, 4000))).reshape(4000, -1).mean(1)
+    z = (xi - 1.0) / health.thermostat_error(sampler.traits, 5)
+    beyond = int((np.abs(z) > 1.96).sum())
+    assert stats.binomtest(beyond, len(z), 0.05).pvalue > laws.FALSE_ALARM
+    assert stats.binomtest(int((np.abs(z) > 1.5).sum()), len(z), 0.05).pvalue < laws.FALSE_ALARM
+
+
+def thermostat_state(rng, kind, ratio, traits, sizes=(40, 2), num_chains=3):
+    """Return the state of chains whose thermostats have the mean `ratio` times D."""
+    center, variance = ratio * traits.diffusion, traits.temperature / traits.thermostat_mass
+    if kind == "per_coordinate":
+        shapes, shared = [(num_chains, n) for n in sizes], [1 for _ in sizes]
+    else:
+        shapes = [(num_chains,) for _ in sizes]
+        shared = sizes if kind == "per_tensor" else (sum(sizes),)
+        shapes = shapes[: len(shared)]
+    leaves = [
+        rng.normal(center, (variance / n) ** 0.5, shape)
+        for n, shape in zip(shared, shapes, strict=True)
+    ]
+    return SimpleNamespace(thermostat=leaves)
+
+
+@pytest.mark.parametrize("kind", ["per_coordinate", "per_tensor", "scalar"])
+def test_thermostats_that_leave_the_diffusion_are_reported_at_the_second_check(kind):
+    rng, traits = np.random.default_rng(4), balanced_traits(kind)
+    cool = np.full((3, 128, 2), 0.5)
+    for _ in range(200):
+        monitor = health.HealthMonitor(traits, ["w", "b"], [40, 2])
+        state = thermostat_state(rng, kind, 1.0, traits)
+        assert monitor.check(cool, 0.1, 1, state) is None is monitor.check(cool, 0.1, 1, state)
+    monitor = health.HealthMonitor(traits, ["w", "b"], [40, 2])
+    state = thermostat_state(rng, kind, 3.0, traits)
+    assert monitor.check(cool, 0.1, 1, state) is None
+    problem = monitor.check(cool, 0.1, 1, state)
+    assert problem is not None and "leave much of their noise" in problem
+    assert ("`all parameters`" if kind == "scalar" else "`w`") in problem
+    assert float(problem.split(" times the diffusion")[0].split()[-1]) == pytest.approx(3, abs=0.4)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        balanced_traits(balanced=False),
+        balanced_traits(diffusion=0.0),
+        balanced_traits("fixed", adaptive=False),
+    ],
+    ids=["plain gradient", "no diffusion", "fixed friction"],
+)
+def test_thermostats_are_compared_with_the_diffusion_only_where_that_says_something(traits):
+    monitor = health.HealthMonitor(traits, ["w", "b"], [40, 2])
+    state = SimpleNamespace(thermostat=[np.full((3, 40), 6.0), np.full((3, 2), 6.0)])
+    cool = np.full((3, 128, 2), 0.5)
+    assert monitor.check(cool, 0.01, 1, state) is None is monitor.check(cool, 0.01, 1, state)
+
+
+@pytest.mark.parametrize(("step_size", "healthy"), [(0.005, True), (0.1, False)])
+def test_rows_that_are_too_strong_to_be_balanced_are_reported(key, step_size, healthy):
+    """One row in a hundred has a gradient a hundred times as large as the others'."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, 64)).astype(np.float32)
+    x[::100] *= 100
+    rows = jnp.asarray(x - x.mean(0))
+    grad_fn = isotherm.minibatch_gradient(
+        lambda m, x: x @ m / 1000 - 0.5 * jnp.sum(m**2) / 1000, lambda m: 0.0, 1000
+    )
+    batches = isotherm.independent_batches(rows, 10)
+    sampler = isotherm.msgnht(isotherm.balanced(grad_fn), step_size, 0.2, thermostat_mass=10.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run(key, sampler, batches, num_draws=512, thin=8, num_chains=2)
+    messages = [str(each.message) for each in caught]
+    if healthy:
+        assert not messages
+    else:
+        assert len(messages) == 1 and "leave much of their noise" in messages[0]
+        reported = float(messages[0].split(" times the diffusion")[0].split()[-1])
+        final = np.asarray(result.state.thermostat).mean(1).max() / 0.2
+        assert reported > 1.5 and final > 1.5

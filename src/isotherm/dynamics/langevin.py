@@ -232,6 +232,8 @@ def langevin(
         friction.adaptive,
         balanced,
         getattr(grad_fn, "num_shards", None),
+        diffusion,
+        thermostat_mass,
     )
     return Sampler(init, step, halves, traits)
 

@@ -73,7 +73,11 @@ def save_run(run: Run, path: str | os.PathLike[str]) -> None:
     trees["stats"] = store.add("sample_stats", dict(run.stats))
     others = {name: tree for name, tree in run.collected.items() if name != "draws"}
     trees["collected"] = store.add("collected", others)
-    traits = {**run.traits.__dict__, "temperature": float(run.traits.temperature)}
+    numbers = ("temperature", "diffusion", "thermostat_mass")
+    traits = {
+        name: float(value) if name in numbers and value is not None else value
+        for name, value in run.traits.__dict__.items()
+    }
     document = {
         "format": FORMAT,
         "run": {
