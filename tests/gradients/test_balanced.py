@@ -247,9 +247,14 @@ def identity(x):
 identity.defvjp(lambda x: (x, None), lambda _, g: (g,))
 
 
-def test_a_likelihood_without_forward_mode_is_refused_with_a_remedy(key):
+def repeated(x):
+    return jax.lax.scan(lambda c, _: (identity(c), None), x, None, length=2)[0]
+
+
+@pytest.mark.parametrize("wrap", [identity, jax.jit(identity), repeated], ids=["", "jit", "scan"])
+def test_a_likelihood_without_forward_mode_is_refused_with_a_remedy(key, wrap):
     reverse_only = isotherm.minibatch_gradient(
-        lambda x, batch: identity(log_likelihood(x, batch)), log_prior, 4
+        lambda x, batch: wrap(log_likelihood(x, batch)), log_prior, 4
     )
     jax.eval_shape(reverse_only, position(), ROWS)  # the plain gradient works
     with pytest.raises(ValueError, match=r"`jax\.custom_vjp`.*`jax\.custom_jvp`"):

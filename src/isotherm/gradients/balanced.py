@@ -72,12 +72,12 @@ term of $\mathcal S$. Their error is of order $h$, unless the noise is the same 
 thermostat absorbs it (`isotherm run order`).
 """
 
-import re
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, jaxpr_as_fun, subjaxprs
 
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.tree import count
@@ -187,20 +187,30 @@ class BalancedGradient:
     def _slopes(self, position: ArrayTree, batch: Batch, velocity: ArrayTree) -> jax.Array:
         """Return the derivative of the log likelihood of every row along the velocity."""
 
-        def rows(x: ArrayTree) -> jax.Array:
-            return self.gradient.per_datum(x, batch)
+        def slopes(x: ArrayTree, v: ArrayTree, batch: Batch) -> jax.Array:
+            return jax.jvp(lambda x: self.gradient.per_datum(x, batch), (x,), (v,))[1]
 
-        def slopes(x: ArrayTree, v: ArrayTree) -> jax.Array:
-            return jax.jvp(rows, (x,), (v,))[1]
-
+        traced = jax.make_jaxpr(slopes)(position, velocity, batch)
         # JAX itself would raise a TypeError, but only when the whole step has been traced.
-        if re.search(r"\bcustom_lin\[", str(jax.make_jaxpr(slopes)(position, velocity))):
+        if "custom_lin" in _primitives(traced.jaxpr):
             raise ValueError(
                 "A balanced gradient needs forward-mode derivatives of `log_likelihood`, which "
                 "uses a function with `jax.custom_vjp`. Define that function with "
                 "`jax.custom_jvp`, or use the plain gradient."
             )
-        return slopes(position, velocity)
+        return jaxpr_as_fun(traced)(*jax.tree.leaves((position, velocity, batch)))[0]
+
+
+def _primitives(jaxpr: Jaxpr) -> set[str]:
+    """Return the names of all primitives of a program and of the programs inside it."""
+    names, seen, todo = set(), set(), [jaxpr]
+    while todo:
+        program = todo.pop()
+        if id(program) not in seen:
+            seen.add(id(program))
+            names.update(equation.primitive.name for equation in program.eqns)
+            todo.extend(subjaxprs(program))
+    return names
 
 
 def unbalanced_heat(
