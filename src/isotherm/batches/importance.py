@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from isotherm import random
 from isotherm.types import Key
@@ -35,3 +36,12 @@ class ImportanceBatches:
         size = self.repeated_rows.size
         drawn = self.repeated_rows[random.indices(step_key, (self.batch_size,), size)]
         return jax.tree.map(lambda leaf: leaf[drawn], self.rows), self.shared
+
+
+def multiplicities(contribution: np.ndarray, mean: int) -> np.ndarray:
+    """Return multiplicities of at least 1 that grow with the contributions of rows.
+
+    Their mean is `mean`, or a little less, since they are rounded down.
+    """
+    extra = (mean - 1) * len(contribution) * contribution / contribution.sum()
+    return 1 + np.floor(extra).astype(np.int64)

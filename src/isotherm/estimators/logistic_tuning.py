@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isotherm.batches.importance import ImportanceBatches
+from isotherm.batches.importance import ImportanceBatches, multiplicities
 from isotherm.coordinates.natural import LARGEST_STEP
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.diagnostics.noise import gradient_noise
@@ -105,8 +105,7 @@ def _importance_batches(
     )
     given = np.asarray(full.rows.weight, np.float64) / full.batch_size  # the weights of the rows
     contribution = given * np.sqrt(squares) * np.linalg.norm(full.rows.design, axis=1)
-    extra = (MEAN_MULTIPLICITY - 1) * len(contribution) * contribution / contribution.sum()
-    multiplicity = 1 + np.floor(extra).astype(np.int64)
+    multiplicity = multiplicities(contribution, MEAN_MULTIPLICITY)
     weight = jnp.asarray(given * (multiplicity.sum() / multiplicity), jnp.float32)
     repeated = jnp.asarray(np.repeat(np.arange(len(multiplicity)), multiplicity), jnp.int32)
     return ImportanceBatches(full.rows._replace(weight=weight), full.shared, repeated, batch_size)

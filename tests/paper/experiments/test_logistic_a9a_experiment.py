@@ -12,6 +12,7 @@ from isotherm.diagnostics.predictions import posterior_predictive
 from isotherm.paper.experiments import logistic_a9a, runner
 from isotherm.paper.experiments.logistic_a9a import posterior, sweep, tables
 from isotherm.paper.experiments.logistic_a9a.problem import Problem, scores
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.document import FIELDS
 
 PROTOCOL = sweep.Protocol(batch_size=10, num_steps=120, burn_in=20, thin=10)
@@ -80,6 +81,25 @@ def test_every_case_has_a_sampler(problem, case):
     assert state.position.shape == (4,)
 
 
+@pytest.mark.slow
+def test_cases_are_resumed_and_importance_batches_have_the_same_posterior(tmp_path, problem):
+    """Rows drawn by importance, with balanced gradients, have the sds of the plain minibatch."""
+    cases = (
+        posterior.Case(batch_size=20),
+        posterior.Case("mSGNHT-S", posterior.WHITENED, 20, 1, "importance", "balanced"),
+    )
+    case_runner = posterior.CaseRunner(problem, np.zeros((2, 4, 4)), 10_000, 4, jax.random.key(0))
+    checkpoints, messages = Checkpoints(tmp_path), []
+    plain, balanced = posterior.run_cases(case_runner, cases, checkpoints, messages.append)
+    np.testing.assert_allclose(balanced.sd, plain.sd, rtol=0.12)
+    np.testing.assert_allclose(balanced.mean, plain.mean, atol=0.2 * plain.sd.max())
+    assert balanced.axis_rhat.max() < 1.1 and len(messages) == 2
+    case_runner.run = lambda case: pytest.fail("a saved case is run again")
+    again = posterior.run_cases(case_runner, cases, checkpoints, messages.append)
+    np.testing.assert_array_equal(again[1].sd, balanced.sd)
+    assert again[1].step_size == balanced.step_size
+
+
 def test_largest_step_size_that_works():
     good = np.array([False, True, True, False, True])
     assert tables.largest([1, 2, 3, 4, 5], good) == 3
@@ -129,6 +149,50 @@ def test_claims_fail_when_they_should(change, which):
     assert not logistic_a9a.check(*result(**change))[which].holds
 
 
+def balanced_result(error=0.01, unbalanced=-0.2, far=-0.3, partly=0.01, ratio=2.0):
+    """Return a configuration and a result for which the claims on balanced minibatches hold."""
+    config, arrays = logistic_a9a.Config(), {}
+    sd = np.ones((len(posterior.CASES), 124))
+    axis_sd, step_size = sd.copy(), np.ones(len(sd))
+    for i, case in enumerate(posterior.CASES):
+        sd[i] += unbalanced if case.settings == "balanced" else error
+        axis_sd[i] += partly
+        if case.step == 16:
+            sd[i] = 1 + far
+        if case.policy == "importance":
+            step_size[i] = ratio
+    arrays["posterior sd"], arrays["posterior axis_sd"] = sd, axis_sd
+    arrays["posterior mean"], arrays["posterior step_size"] = np.zeros_like(sd), step_size
+    arrays["posterior axis_rhat"] = np.ones_like(sd)
+    arrays["posterior axis_rhat"][:, 100:] = 3.0  # axes that do not mix are not judged
+    arrays["posterior axis_sd"][:, 100:] = 9.0
+    for name in ("sd", "axis_sd"):
+        arrays[f"reference {name}"] = np.ones(124)
+    arrays["reference mean"] = np.zeros(124)
+    return config, arrays
+
+
+def test_claims_on_balanced_minibatches():
+    claims = tables._balanced_claims(*balanced_result())
+    assert len(claims) == 6 and all(claim.holds for claim in claims)
+
+
+@pytest.mark.parametrize(
+    ("change", "which"),
+    [
+        ({"error": 0.03}, 0),
+        ({"unbalanced": -0.01}, 0),
+        ({"partly": 0.04}, 0),
+        ({"far": 0.01}, 1),
+        ({"ratio": 1.1}, 2),
+        ({"error": -0.03}, 2),
+    ],
+)
+def test_claims_on_balanced_minibatches_fail_when_they_should(change, which):
+    claims = tables._balanced_claims(*balanced_result(**change))
+    assert not claims[which].holds and not claims[which + 3].holds
+
+
 def test_bad_settings_raise():
     with pytest.raises(ValueError, match="validation_share"):
         logistic_a9a.Config(validation_share=1.0)
@@ -148,4 +212,4 @@ def test_claims_hold_in_the_smoke_run(tmp_path):
     assert set(document) == FIELDS
     assert all(claim["holds"] for claim in document["claims"]), document["claims"]
     assert len({row["table"] for row in document["rows"]}) == 5
-    assert len(document["figures"]) == 4
+    assert len(document["figures"]) == 5

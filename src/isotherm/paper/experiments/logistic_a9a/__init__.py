@@ -21,6 +21,7 @@ predictions averaged.
   all data. ESS is the median over weights.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ from isotherm.paper.experiments.logistic_a9a import posterior, sweep
 from isotherm.paper.experiments.logistic_a9a.figures import plot, shown
 from isotherm.paper.experiments.logistic_a9a.problem import Problem, load, scores
 from isotherm.paper.experiments.logistic_a9a.tables import check, rows, step_diverging_after
+from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.references.logistic import ReferencePosterior, logistic_posterior
 from isotherm.types import Key
 
@@ -137,21 +139,31 @@ def _grid(step_sizes: tuple[float, ...], diffusions: tuple[float, ...]) -> np.nd
     return np.stack(np.meshgrid(step_sizes, diffusions, indexing="ij"), axis=-1)
 
 
-def run(config: Config, key: Key, report: Report) -> dict[str, np.ndarray]:
+def run(
+    config: Config, key: Key, report: Report, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
     """Run the table, the curves and the map, in parallel with the reference; compare with it."""
     whole, part = load(config.prior_variance, config.num_rows, config.validation_share)
     result: dict[str, np.ndarray] = {}
+
+    def add(name: str, measure: Callable[[], dict[str, np.ndarray]]) -> None:
+        if (arrays := checkpoints.load(name)) is None:
+            arrays = {key: np.asarray(value) for key, value in measure().items()}
+            checkpoints.save(name, arrays)
+        result.update(arrays)
+
     with ThreadPoolExecutor(1) as background:
-        pending = background.submit(_reference, config, whole)
-        result |= _choose(config, part, random.fold(key, 0), report)
-        result |= _table(config, whole, result, random.fold(key, 1), report)
-        result |= _robustness(config, whole, random.fold(key, 2), report)
-        result |= _curves(config, whole, random.fold(key, 3), report)
+        pending = background.submit(_reference, config, whole, checkpoints)
+        add("settings", lambda: _choose(config, part, random.fold(key, 0), report))
+        add("accuracy", lambda: _table(config, whole, result, random.fold(key, 1), report))
+        add("robustness", lambda: _robustness(config, whole, random.fold(key, 2), report))
+        add("curves", lambda: _curves(config, whole, random.fold(key, 3), report))
         report("Reference posterior")
         reference = pending.result()
     result |= _reference_summary(config, whole, reference)
-    result |= _lifetimes(config, whole, reference, random.fold(key, 5), report)
-    result |= _posterior(config, whole, reference, random.fold(key, 4), report)
+    keys = random.fold(key, 5), random.fold(key, 4)
+    add("lifetimes", lambda: _lifetimes(config, whole, reference, keys[0], report))
+    result |= _posterior(config, whole, reference, keys[1], report, checkpoints)
     return result
 
 
@@ -249,7 +261,7 @@ def _curves(config: Config, whole: Problem, key: Key, report: Report) -> dict[st
     return result
 
 
-def _reference(config: Config, whole: Problem) -> ReferencePosterior:
+def _reference(config: Config, whole: Problem, checkpoints: Checkpoints) -> ReferencePosterior:
     x, y = (np.asarray(part, np.float64) for part in whole.train)
     return logistic_posterior(
         x,
@@ -259,6 +271,7 @@ def _reference(config: Config, whole: Problem) -> ReferencePosterior:
         num_chains=config.reference_chains,
         num_draws=config.reference_draws,
         burn_in=50,
+        cache_dir=checkpoints.folder,
     )
 
 
@@ -283,15 +296,26 @@ def _reference_summary(
 
 
 def _posterior(
-    config: Config, whole: Problem, reference: ReferencePosterior, key: Key, report: Report
+    config: Config,
+    whole: Problem,
+    reference: ReferencePosterior,
+    key: Key,
+    report: Report,
+    checkpoints: Checkpoints,
 ) -> dict[str, np.ndarray]:
     size = (config.posterior_steps, config.posterior_chains)
     runner = posterior.CaseRunner(whole, reference.draws, *size, key)
-    sampled = posterior.run_cases(runner, posterior.CASES[: config.posterior_cases], report)
+    cases = posterior.CASES[: config.posterior_cases]
+    sampled = posterior.run_cases(runner, cases, checkpoints, report)
     names, gaussians = zip(*runner.gaussians(), strict=True)
-    cases = [*sampled, *gaussians]
+    results = [*sampled, *gaussians]
     result = {
-        f"posterior {name}": np.stack([np.asarray(getattr(case, name)) for case in cases])
+        f"posterior {name}": np.stack([np.asarray(getattr(each, name)) for each in results])
         for name in posterior.CaseResult._fields
     }
-    return {**result, "posterior gaussians": np.array(names)}
+    along = reference.draws.reshape(-1, len(runner.axes)) @ np.asarray(runner.axes)
+    return {
+        **result,
+        "posterior gaussians": np.array(names),
+        "reference axis_sd": along.std(0, dtype=np.float64),
+    }

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from isotherm.paper.experiments.logistic_a9a.tables import errors, names
+from isotherm.paper.experiments.logistic_a9a.posterior import CASES, WHITENED
+from isotherm.paper.experiments.logistic_a9a.tables import errors, errors_along_axes, names
 from isotherm.paper.report.figures import panels
 
 if TYPE_CHECKING:
@@ -22,12 +23,16 @@ def shown(config: Config) -> list[str]:
 
 
 def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Draw the paper's figure, the robustness map, the lifetimes and the posterior errors."""
+    """Draw the paper's figure, the robustness map, the lifetimes and the posterior errors.
+
+    The errors of balanced minibatches have a figure of their own.
+    """
     return {
         "curves": curves(config, result),
         "robustness": robustness(config, result),
         "lifetimes": lifetimes(config, result),
         "posterior": posterior(config, result),
+        "axes": axes_of_coordinates(config, result),
     }
 
 
@@ -143,7 +148,9 @@ def lifetimes(config: Config, result: dict[str, np.ndarray]) -> Figure:
 def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     """Draw the error of each case, and sampled against exact sds for some of them."""
     sd, _ = errors(result)
-    lines = [_label(name) for name in names(config, result)]
+    known = names(config, result)
+    kept = [i for i, name in enumerate(known) if "balanced" not in str(name.get("gradient"))]
+    sd, lines = sd[kept], [_label(known[i]) for i in kept]
     figure = Figure(figsize=(13, 0.24 * len(lines) + 1.5))
     bars, scatter = figure.subplots(1, 2, width_ratios=(1.3, 1))
     size = 100 * np.abs(sd)
@@ -172,7 +179,7 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
     shown |= {3: "paper's setting, batch 10", 4: "paper's setting, batch 100"}
     for i, label in shown.items():
         if i < len(sd):
-            scatter.plot(exact, result["posterior sd"][i], ".", ms=5, label=label)
+            scatter.plot(exact, result["posterior sd"][kept[i]], ".", ms=5, label=label)
     ends = np.array([exact.min(), exact.max()])
     scatter.plot(ends, ends, "k", lw=0.8)
     scatter.set(
@@ -186,6 +193,47 @@ def posterior(config: Config, result: dict[str, np.ndarray]) -> Figure:
         "Left: relative error of the posterior standard deviations of the 124 weights, median "
         "(dot) to 90 % quantile (end of the line). "
         "Right: sampled against exact standard deviations."
+    )
+    return figure
+
+
+def axes_of_coordinates(config: Config, result: dict[str, np.ndarray]) -> Figure:
+    """Draw the errors along the axes of the curvature, with and without balance."""
+    figure, panel_row = panels(2, width=5.0, height=3.6, sharey=True)
+    kinds = {"minibatch": ("C1", "plain minibatches"), "balanced": ("C0", "balanced")}
+    places = {"eigenbasis": "eigenbasis", WHITENED: "mixed axes", "diagonal": "diagonal"}
+    places |= {"plain": "plain"}
+    for panel, batch_size in zip(panel_row, (10, 100), strict=True):
+        counts = dict.fromkeys(places, "")
+        for i, case in enumerate(CASES[: config.posterior_cases]):
+            same = "balanced" in (case.gradient, case.settings) and case.step == 1
+            usual = case.policy == "independent" and case.sampler == "mSGNHT-S"
+            if case.batch_size != batch_size or not (same and usual):
+                continue
+            errors_here = 100 * errors_along_axes(result, i)
+            shift = -0.15 if case.gradient == "minibatch" else 0.15
+            place = list(places).index(case.coordinates) + shift
+            color, label = kinds[case.gradient]
+            spread = np.linspace(-0.09, 0.09, max(len(errors_here), 1))[: len(errors_here)]
+            panel.plot(place + spread, errors_here, ".", color=color, ms=3, alpha=0.5)
+            if len(errors_here):
+                panel.plot(
+                    [place - 0.12, place + 0.12], [np.median(errors_here)] * 2, color=color, lw=2
+                )
+            if case.gradient == "balanced":
+                counts[case.coordinates] = f"\n{len(errors_here)} axes"
+        for color, label in kinds.values():
+            panel.plot([], [], ".", color=color, label=label)
+        panel.axhline(0, color="0.4", lw=0.8)
+        texts = [text + counts[name] for name, text in places.items()]
+        panel.set_xticks(range(len(places)), texts)
+        panel.set(title=f"batches of {batch_size}")
+    panel_row[0].set_ylabel("error of the sd along an axis, %")
+    panel_row[0].legend()
+    figure.set_label(
+        "Relative error of the posterior standard deviation along the eigenvectors of the "
+        "curvature, for those along which the chains mix (their number is below); bars are "
+        "medians. Both gradients have the step size of the balanced one."
     )
     return figure
 

@@ -5,6 +5,16 @@ Every case runs in some coordinates with the settings of `isotherm.warm_start`, 
 paper's setting mixes so slowly that it is also started at exact draws: from the mode the chains
 have not yet spread out, from exact draws they have not yet contracted, and their equilibrium is in
 between.
+
+*Balanced* minibatches (`isotherm.balanced`) take the step size of a warm start with a balanced
+gradient, which is shorter: it bounds the heat that the kicks of rare rows leave. With `settings =
+"balanced"` a plain minibatch takes the same step, so that the two differ in the weights of rows
+only. *Importance* batches draw row $i$ about in proportion to the size of its gradient in natural
+coordinates, $|M^\top x_i|\sqrt{\pi_i(1 - \pi_i)}$ at the mode, where $\pi_i$ is the probability
+of its label.
+
+Most weights of slow coordinates do not mix in any run. So errors are also measured along the
+eigenvectors of the curvature, separately for those along which the chains do mix.
 """
 
 import time
@@ -20,13 +30,16 @@ import numpy as np
 
 import isotherm
 from isotherm import random
+from isotherm.batches.importance import ImportanceBatches, multiplicities
 from isotherm.coordinates.linear import Dense, Identity
 from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.loop.network_start import LARGEST_HEAT, longest_step, unit_strengths
 from isotherm.paper.baselines.dsvi import dsvi
 from isotherm.paper.baselines.hfsgvi import hfsgvi
 from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.logistic_a9a.problem import Problem
-from isotherm.types import Key, Sampler
+from isotherm.paper.experiments.resume import Checkpoints
+from isotherm.types import BatchPolicy, Key, Sampler
 
 
 class Case(NamedTuple):
@@ -42,8 +55,23 @@ class Case(NamedTuple):
     start: str = "mode"
     lengths: float = 1.0
     """Length of the chains, in units of the default number of steps."""
+    settings: str = "own"
+    """`"own"`: settings for this gradient; `"balanced"`: those for a balanced gradient."""
+
+    @property
+    def rule(self) -> tuple[str, int, str]:
+        """What the settings depend on: coordinates, rows per batch, and kind of gradient."""
+        if "balanced" not in (self.gradient, self.settings):
+            kind = "plain"
+        else:
+            kind = "importance" if self.policy == "importance" else "balanced"
+        return self.coordinates, self.batch_size, kind
 
 
+WHITENED = "symmetric whitening"
+"""Whitened coordinates with mixed axes: H^(-1/2)."""
+MEAN_MULTIPLICITY = 8
+"""Approximate mean multiplicity of a row in importance batches."""
 CASES = (
     Case(batch_size=10, lengths=3),
     Case(batch_size=100, lengths=2),
@@ -77,6 +105,28 @@ CASES = (
     Case("SGHMC-S, noise known"),
     Case("SGLD"),
     Case("SGLD", "paper", start="exact draws"),
+    *(
+        Case("mSGNHT-S", coordinates, batch_size, gradient=gradient, settings=settings, **more)
+        for batch_size in (10, 100)
+        for coordinates, more in (
+            ("eigenbasis", {}),
+            (WHITENED, {}),
+            ("diagonal", {"start": "exact draws", "lengths": 0.5}),
+            ("plain", {"start": "exact draws", "lengths": 0.5}),
+        )
+        for gradient, settings in (("balanced", "own"), ("minibatch", "balanced"))
+    ),
+    *(
+        Case("mSGNHT-S", WHITENED, batch_size, step, policy, "balanced", lengths=length)
+        for batch_size in (10, 100)
+        for step, policy, length in (
+            (4.0, "independent", 0.5),
+            (16.0, "independent", 0.5),
+            (1.0, "importance", 1.0),
+            (4.0, "importance", 0.5),
+        )
+    ),
+    Case("SGHMC-S", WHITENED, gradient="balanced"),
 )
 
 
@@ -87,6 +137,9 @@ class CaseResult(NamedTuple):
     sd: np.ndarray
     ess: np.ndarray
     rhat: np.ndarray
+    axis_sd: np.ndarray
+    """Along the eigenvectors of the curvature."""
+    axis_rhat: np.ndarray
     step_size: float
     num_gradients: int
     seconds: float
@@ -114,28 +167,39 @@ class CaseRunner:
         draws = exact.reshape(-1, exact.shape[-1])
         self.exact = jnp.asarray(draws[:: len(draws) // num_chains][:num_chains], jnp.float32)
         self.num_steps, self.num_chains = num_steps, num_chains
-        self.known: dict[tuple[str, int], Settings] = {}
+        self.known: dict[tuple[str, int, str], Settings] = {}
 
-    def settings(self, coordinates: str, batch_size: int) -> Settings:
-        """Return the default settings for coordinates and batch size."""
-        if (coordinates, batch_size) not in self.known:
-            self.known[coordinates, batch_size] = self._settings(coordinates, batch_size)
-        return self.known[coordinates, batch_size]
+    def settings(self, coordinates: str, batch_size: int, kind: str = "plain") -> Settings:
+        """Return the default settings for coordinates, batch size and kind of gradient."""
+        rule = coordinates, batch_size, kind
+        if rule not in self.known:
+            self.known[rule] = self._settings(*rule)
+        return self.known[rule]
 
-    def _settings(self, coordinates: str, batch_size: int) -> Settings:
+    @property
+    def axes(self) -> jax.Array:
+        """The eigenvectors of the curvature at the mode, in columns."""
+        basis = self.settings("eigenbasis", 100).coordinates.basis
+        return basis / jnp.linalg.norm(basis, axis=0, keepdims=True)
+
+    def _settings(self, coordinates: str, batch_size: int, kind: str) -> Settings:
         if coordinates in ("paper", "paper, μ = 0.01"):
             mode = self.settings("eigenbasis", batch_size).position
             return Settings(
                 mode, Identity(), 1e-3, 10.0, 1.0 if coordinates == "paper" else 0.01, 0
             )
-        if coordinates == "symmetric whitening":
-            start = self.settings("eigenbasis", batch_size)
+        if coordinates == WHITENED:
+            # A momentum with mixed axes has the same law, so it leaves the same heat.
+            start = self.settings("eigenbasis", batch_size, kind)
             basis = start.coordinates.basis
             axes = basis / jnp.linalg.norm(basis, axis=0, keepdims=True)
             return start._replace(coordinates=Dense(basis @ axes.T, start.position))
+        if kind == "importance":
+            return self._importance_settings(batch_size)
+        grad_fn = self.problem.grad_fn
         warm = isotherm.warm_start(
             random.fold(self.key, 0),
-            self.problem.grad_fn,
+            isotherm.balanced(grad_fn) if kind == "balanced" else grad_fn,
             self.problem.position,
             self.problem.batches(batch_size),
             coordinates="identity" if coordinates == "plain" else coordinates,
@@ -149,9 +213,40 @@ class CaseRunner:
             warm.noise_variance,
         )
 
+    def _importance_settings(self, batch_size: int) -> Settings:
+        """Return the settings in the eigenbasis for balanced batches drawn by importance."""
+        start = self.settings("eigenbasis", batch_size)
+        grad_fn, batches = self.problem.importance_grad_fn, self.importance_batches(batch_size)
+        strengths = jax.jit(
+            lambda key: unit_strengths(
+                key, isotherm.balanced(grad_fn), start.position, batches, start.coordinates
+            )
+        )(random.fold(self.key, 3))
+        size = start.position.size
+        h = longest_step(start.step_size, strengths, start.diffusion, size, LARGEST_HEAT)
+        return start._replace(step_size=h)
+
+    def importance_batches(self, batch_size: int) -> ImportanceBatches:
+        """Return batches with rows in proportion to their gradients in natural coordinates."""
+        start = self.settings("eigenbasis", batch_size)
+        x, y = self.problem.train
+        probability = jax.nn.sigmoid(x @ start.position)
+        length = jnp.linalg.norm(x @ start.coordinates.basis, axis=1)
+        size = np.asarray(length * jnp.sqrt(probability * (1 - probability)), np.float64)
+        times = multiplicities(size, MEAN_MULTIPLICITY)
+        weight = jnp.asarray(times.mean() / times, jnp.float32)
+        repeated = jnp.asarray(np.repeat(np.arange(len(times)), times), jnp.int32)
+        return ImportanceBatches((x, y, weight), (), repeated, batch_size)
+
+    def batches(self, case: Case) -> BatchPolicy:
+        """Return the batches of a case."""
+        if case.policy == "importance":
+            return self.importance_batches(case.batch_size)
+        return self.problem.batches(case.batch_size, case.policy)
+
     def run(self, case: Case) -> CaseResult:
         """Sample a case and summarize its draws."""
-        start = self.settings(case.coordinates, case.batch_size)
+        start = self.settings(*case.rule)
         h = case.step * start.step_size
         # Small batches are cheap and noisy, so their chains are longer.
         share = case.lengths * min(2.0, (100 / case.batch_size) ** 0.7)
@@ -165,7 +260,7 @@ class CaseRunner:
                 random.fold(self.key, 1),
                 self.sampler(case, start, h),
                 self.exact if exact else start.position,
-                self.problem.batches(case.batch_size, case.policy),
+                self.batches(case),
                 num_draws=num_steps // thin,
                 thin=thin,
                 burn_in=num_steps // 10,
@@ -179,12 +274,15 @@ class CaseRunner:
         if run.diverged.any():
             nan = np.full(draws.shape[2:], np.nan)
             gradients = num_steps * self.num_chains
-            return CaseResult(nan, nan, nan, nan, h, gradients, seconds)
+            return CaseResult(nan, nan, nan, nan, nan, nan, h, gradients, seconds)
+        along = draws @ np.asarray(self.axes)
         return CaseResult(
             draws.mean((0, 1), dtype=np.float64),
             draws.std((0, 1), dtype=np.float64),
             ess(draws),
             rhat(draws),
+            along.std((0, 1), dtype=np.float64),
+            rhat(along),
             h,
             num_steps * self.num_chains,
             seconds,
@@ -192,9 +290,12 @@ class CaseRunner:
 
     def sampler(self, case: Case, start: Settings, h: float) -> Sampler:
         """Build the sampler of a case."""
-        grad_fn: Any = self.problem.grad_fn
+        importance = case.policy == "importance"
+        grad_fn: Any = self.problem.importance_grad_fn if importance else self.problem.grad_fn
         if case.gradient == "control variates":
             grad_fn = isotherm.control_variates(grad_fn, start.position, self.problem.train)
+        if case.gradient == "balanced":
+            grad_fn = isotherm.balanced(grad_fn)
         space, noise = start.coordinates, h * start.noise_variance / 2
         thermostats: dict[str, Callable[..., Sampler]] = {
             "mSGNHT-S": isotherm.msgnht,
@@ -231,6 +332,8 @@ class CaseRunner:
                 np.sqrt((basis**2).sum(1)),
                 nan,
                 nan,
+                np.sqrt((basis**2).sum(0)),
+                nan,
                 0,
                 0,
                 0,
@@ -255,7 +358,7 @@ class CaseRunner:
                 _sd(np.asarray(fitted.scale, np.float64)),
             )
             seconds = time.perf_counter() - clock
-            yield name, CaseResult(mean, sd, nan, nan, 0, num_steps, seconds)
+            yield name, CaseResult(mean, sd, nan, nan, nan, nan, 0, num_steps, seconds)
 
 
 def _sd(scale: np.ndarray) -> np.ndarray:
@@ -263,15 +366,29 @@ def _sd(scale: np.ndarray) -> np.ndarray:
     return scale if scale.ndim == 1 else np.sqrt((np.tril(scale) ** 2).sum(1))
 
 
-def run_cases(runner: CaseRunner, cases: tuple[Case, ...], report: Report) -> list[CaseResult]:
-    """Run all cases, two at a time, since each uses one core."""
-    for case in cases:
-        runner.settings(case.coordinates, case.batch_size)
+def run_cases(
+    runner: CaseRunner, cases: tuple[Case, ...], checkpoints: Checkpoints, report: Report
+) -> list[CaseResult]:
+    """Run all cases that are not saved yet, two at a time, since each uses one core."""
+    labels = [f"posterior, {', '.join(map(str, case))}" for case in cases]
+    saved = [checkpoints.load(label) for label in labels]
+    for case, arrays in zip(cases, saved, strict=True):
+        if arrays is None:
+            runner.settings(*case.rule)
+    runner.settings("eigenbasis", 100)
+
+    def run(label: str, case: Case, arrays: dict[str, np.ndarray] | None) -> CaseResult:
+        if arrays is None:
+            arrays = {key: np.asarray(value) for key, value in runner.run(case)._asdict().items()}
+            checkpoints.save(label, arrays)
+        values: dict[str, Any] = {key: v if v.ndim else v.item() for key, v in arrays.items()}
+        return CaseResult(**values)
+
     results = []
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
         # The effect of shuffled batches on a thermostat is measured here.
         warnings.simplefilter("ignore", isotherm.exceptions.PolicyWarning)
-        for case, result in zip(cases, pool.map(runner.run, cases), strict=True):
+        for case, result in zip(cases, pool.map(run, labels, cases, saved), strict=True):
             results.append(result)
             report(
                 f"Posterior accuracy, {len(results)} of {len(cases)}: {case.sampler}, "

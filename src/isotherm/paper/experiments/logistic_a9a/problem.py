@@ -40,6 +40,18 @@ class Problem:
             data_size=len(self.train[1]),
         )
 
+    @cached_property
+    def importance_grad_fn(self) -> MinibatchGradient:
+        """The gradient for rows `(features, label, weight)` of `ImportanceBatches`."""
+
+        def log_likelihood(weights: jax.Array, batch: Any) -> jax.Array:
+            (x, y, importance), _ = batch
+            return importance * logistic.log_likelihood(weights, (x, y))
+
+        return isotherm.minibatch_gradient(
+            log_likelihood, self.grad_fn.log_prior, data_size=len(self.train[1])
+        )
+
     def batches(self, batch_size: int, policy: str = "independent") -> InMemoryBatches:
         """Return batches of the training rows."""
         return InMemoryBatches(self.train, batch_size, policy)

@@ -10,7 +10,7 @@ from scipy.optimize import root_scalar
 from isotherm.diagnostics.noise import euler_lifetime
 from isotherm.paper.experiments.contract import Claim
 from isotherm.paper.experiments.logistic_a9a import sweep
-from isotherm.paper.experiments.logistic_a9a.posterior import CASES
+from isotherm.paper.experiments.logistic_a9a.posterior import CASES, WHITENED
 
 if TYPE_CHECKING:
     from isotherm.paper.experiments.logistic_a9a import Config
@@ -27,6 +27,8 @@ PAPER = {
 }
 WORKS = 0.84
 """Least accuracy of a setting that works."""
+MIXES = 1.05
+"""Largest R-hat along an axis for which the sd along it is judged."""
 
 
 def _spread(values: np.ndarray) -> tuple[float, float]:
@@ -153,6 +155,12 @@ def errors(result: Result) -> tuple[np.ndarray, np.ndarray]:
     return sd, mean
 
 
+def errors_along_axes(result: Result, i: int) -> np.ndarray:
+    """Return the relative errors of sds of a case along the axes of the curvature that mix."""
+    mixes = result["posterior axis_rhat"][i] < MIXES  # false for NaN
+    return (result["posterior axis_sd"][i] / result["reference axis_sd"] - 1)[mixes]
+
+
 def names(config: Config, result: Result) -> list[dict[str, Any]]:
     """Return the identifying columns of each row of the posterior table."""
     known = [
@@ -161,7 +169,8 @@ def names(config: Config, result: Result) -> list[dict[str, Any]]:
             "coordinates": case.coordinates,
             "batch": case.batch_size,
             "batches": case.policy,
-            "gradient": case.gradient,
+            "gradient": case.gradient
+            + ("" if case.settings == "own" else f", step of {case.settings}"),
             "start": case.start,
         }
         for case in CASES[: config.posterior_cases]
@@ -176,6 +185,7 @@ def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
     for i, name in enumerate(names(config, result)):
         gradients, seconds = result["posterior num_gradients"][i], result["posterior seconds"][i]
         ess = np.median(result["posterior ess"][i])
+        along = errors_along_axes(result, i)
         table.append(
             {
                 "table": "Posterior accuracy against exact draws",
@@ -188,6 +198,11 @@ def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
                 "its 90 % quantile": np.quantile(np.abs(mean[i]), 0.9),
                 "largest": np.abs(mean[i]).max(),
                 "largest R-hat": result["posterior rhat"][i].max(),
+                "axes that mix": len(along) or np.nan,
+                "sd error along them, median %": 100 * np.median(along) if len(along) else np.nan,
+                "90 % quantile along them %": (
+                    100 * np.quantile(np.abs(along), 0.9) if len(along) else np.nan
+                ),
                 "ESS per 1000 gradients": 1000 * ess / gradients if gradients else np.nan,
                 "ESS per second": ess / seconds if seconds else np.nan,
             }
@@ -201,6 +216,7 @@ def check(config: Config, result: Result) -> list[Claim]:
         *_accuracy_claims(config, result),
         *_stability_claims(config, result),
         *_posterior_claims(config, result),
+        *_balanced_claims(config, result),
     ]
 
 
@@ -288,4 +304,73 @@ def _posterior_claims(config: Config, result: Result) -> list[Claim]:
                     "below -5 %; above 1.05",
                 )
             )
+    return claims
+
+
+def _balanced_claims(config: Config, result: Result) -> list[Claim]:
+    """Check that the axes do not matter with balanced minibatches, and where that ends."""
+    sd, _ = errors(result)
+    cases = CASES[: config.posterior_cases]
+    claims = []
+    for batch_size in (10, 100):
+        chosen = {
+            (case.sampler, case.coordinates, case.step, case.policy, case.gradient): i
+            for i, case in enumerate(cases)
+            if case.batch_size == batch_size and "balanced" in (case.gradient, case.settings)
+        }
+        if not chosen:
+            continue
+
+        def row(
+            coordinates: str,
+            gradient: str = "balanced",
+            step: float = 1.0,
+            policy: str = "independent",
+            chosen: dict[tuple[str, str, float, str, str], int] = chosen,
+        ) -> int:
+            return chosen["mSGNHT-S", coordinates, step, policy, gradient]
+
+        whole = {name: np.median(sd[row(name)]) for name in ("eigenbasis", WHITENED)}
+        partly = {
+            name: np.median(errors_along_axes(result, row(name))) for name in ("diagonal", "plain")
+        }
+        unbalanced = np.median(sd[row(WHITENED, "minibatch")])
+        steps = result["posterior step_size"]
+        claims += [
+            Claim(
+                f"with balanced minibatches the axes do not matter, batch {batch_size}",
+                bool(
+                    all(abs(error) <= 0.02 for error in whole.values())
+                    and all(abs(error) <= 0.03 for error in partly.values())
+                    and unbalanced < -0.05
+                ),
+                "median error of sds: "
+                + ", ".join(f"{name} {error:+.1%}" for name, error in whole.items())
+                + "; along axes that mix: "
+                + ", ".join(f"{name} {error:+.1%}" for name, error in partly.items())
+                + f"; not balanced, {WHITENED}, same step: {unbalanced:+.1%}",
+                "within 2 %; within 3 %; below -5 %",
+            ),
+            Claim(
+                "steps 16 times longer leave too much noise of rare rows unbalanced, batch "
+                f"{batch_size}",
+                bool(not abs(np.median(sd[row(WHITENED, step=16)])) <= 0.05),
+                f"median error of sds {np.median(sd[row(WHITENED, step=16)]):+.1%} at "
+                f"h = {steps[row(WHITENED, step=16)]:.2g}; "
+                f"4 times longer {np.median(sd[row(WHITENED, step=4)]):+.1%}",
+                "beyond 5 %",
+            ),
+            Claim(
+                "rows drawn by importance allow a longer step at the same accuracy, batch "
+                f"{batch_size}",
+                bool(
+                    abs(np.median(sd[row(WHITENED, policy="importance")])) <= 0.02
+                    and steps[row(WHITENED, policy="importance")] > 1.3 * steps[row(WHITENED)]
+                ),
+                f"h = {steps[row(WHITENED, policy='importance')]:.2g} instead of "
+                f"{steps[row(WHITENED)]:.2g}; median error of sds "
+                f"{np.median(sd[row(WHITENED, policy='importance')]):+.1%}",
+                "at least 1.3 times longer; within 2 %",
+            ),
+        ]
     return claims
