@@ -4,7 +4,8 @@ Logistic regression on a9a and three networks on MNIST-shaped noise, batches of 
 in JAX is one compiled scan. All run in one process in turns: in every round each makes one compiled
 run, in rotated order, and its time is divided by that of SGD in the same round. The contestants in
 PyTorch follow in the same rounds. `--only NAME` runs one target. Each target is written to
-`docs/results/networks_speed.json`, with a figure, as soon as it is measured.
+`docs/results/networks_speed.json`, with a figure, as soon as it is measured. The price of a
+balanced step is its time over that of the plain step with the same noise, in the same round.
 """
 
 import argparse
@@ -23,16 +24,16 @@ import optax
 import torch
 from accuracy import HMC_STEPS
 from ess import log_prior, real_rows
-from networks_report import print_table, row, write
+from networks_report import price, print_table, row, write
 from reporting import machine, rotated
 from rich.progress import track
 
 import isotherm
 from isotherm import random
 from isotherm.data.registry import DataNotFoundError
+from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.models import logistic
 from isotherm.models.networks import Network, lenet, mlp
-from isotherm.types import GradFn
 
 BATCH, H, D = 100, 1e-5, 10.0
 SGD = "optax SGD, momentum"
@@ -45,7 +46,7 @@ class Target:
     """A log posterior and an initial position."""
 
     position: Any
-    grad_fn: GradFn
+    grad_fn: MinibatchGradient
     data: tuple[np.ndarray, np.ndarray]
     data_size: int
     """N; may be larger than the number of rows in `data`."""
@@ -148,9 +149,12 @@ def in_jax(target: Target, steps: int) -> dict[str, Contestant]:
         SGD: scanned(sgd, start, batches, steps),
         f"{SGD}, widest vectors": scanned(sgd, start, batches, steps, options=wide),
     }
+    balanced = isotherm.balanced(grad_fn)
     for kind in ("three-point", "gaussian"):
         samplers = {
             "mSGNHT-S": isotherm.msgnht(grad_fn, H, D, noise=kind),
+            "mSGNHT-S, balanced": isotherm.msgnht(balanced, H, D, noise=kind),
+            "SGHMC, balanced": isotherm.sghmc(balanced, H, D, noise=kind),
             "mSGNHT-E": isotherm.msgnht(grad_fn, H, D, integrator="euler", noise=kind),
             "SGHMC (ABOBA)": isotherm.sghmc(grad_fn, H, D, noise=kind),
             "SGLD": isotherm.sgld(grad_fn, H**2 / 2, noise=kind),
@@ -211,6 +215,7 @@ def contest(name: str, quick: bool) -> list[dict]:
     size = sum(leaf.size * 4 for leaf in jax.tree.leaves(target.position))
     return [
         row(name, who, seconds[who], seconds[SGD], c.gradients, c.memory and c.memory / size)
+        | price(who, seconds)
         for who, c in everyone.items()
     ]
 

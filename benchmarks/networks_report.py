@@ -15,6 +15,10 @@ from isotherm.io.files import write_json
 RESULT = RESULTS / "networks_speed.json"
 TIME, FASTEST = "over SGD, median of rounds", "ms per step, fastest"
 SPREAD = ("over SGD, lowest round", "over SGD, highest round")
+BALANCED = ", balanced"
+"""Part of the name of a contestant with balanced minibatches."""
+PRICE = "over the plain step, median of rounds"
+FASTEST_PRICE = "over the plain step, fastest over fastest"
 
 
 def digits(value: float, number: int = 4) -> float:
@@ -50,6 +54,17 @@ def row(
     }
 
 
+def price(who: str, seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Return the time of a balanced step over that of the plain one; nothing for others."""
+    if BALANCED not in who:
+        return {}
+    names = [who.replace(BALANCED, form) for form in (" (ABOBA)", "")]
+    plain = seconds[next(name for name in names if name in seconds)]
+    over = [a / b for a, b in zip(seconds[who], plain, strict=True)]
+    fastest = min(seconds[who]) / min(plain)
+    return {PRICE: digits(statistics.median(over)), FASTEST_PRICE: digits(fastest)}
+
+
 def lines(rows: list[dict]) -> Iterator[tuple[str, dict, int]]:
     """Yield label, row and divisor of its times.
 
@@ -70,6 +85,12 @@ def summary(rows: list[dict]) -> list[dict]:
             line = tables.setdefault((title, who), {"table": title, "contestant": who})
             value = each[TIME] / share if "SGD" in title else share * 1e3 / each[FASTEST]
             line[each["network"]] = digits(value, 3)
+    title = "time of a balanced step over a plain one"
+    for each in rows:
+        if PRICE in each:
+            who = each["contestant"]
+            line = tables.setdefault((title, who), {"table": title, "contestant": who})
+            line[each["network"]] = digits(each[PRICE], 3)
     return list(tables.values())
 
 

@@ -41,6 +41,23 @@ def test_ratios_are_computed_per_round(report):
     assert row["scratch and state, in copies of the weights"] == 5.861
 
 
+def test_the_price_of_balance_is_that_over_the_plain_step(report):
+    name, plain = "isotherm mSGNHT-S, balanced, gaussian", "isotherm mSGNHT-S, gaussian"
+    seconds = {name: [3.0, 2.0, 2.0], plain: [2.0, 1.0, 2.0], "SGD": [1.0, 1.0, 1.0]}
+    found = report.price(name, seconds)
+    assert list(found.values()) == [1.5, 2.0]
+    assert report.price(plain, seconds) == {}
+    row = report.row("small", name, seconds[name], seconds["SGD"], 1, None) | found
+    priced = [line for line in report.summary([row]) if "balanced step" in line["table"]]
+    assert priced == [
+        {
+            "table": "time of a balanced step over a plain one",
+            "contestant": name,
+            "small": 1.5,
+        }
+    ]
+
+
 def test_a_network_replaces_only_its_own_earlier_rows(report, tmp_path):
     path = tmp_path / "speed.json"
     for network, date in (("large", "monday"), ("small", "tuesday"), ("large", "friday")):

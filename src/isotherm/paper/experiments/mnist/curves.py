@@ -30,6 +30,7 @@ KEPT = (
 """Measurements that go into the result; the predictions would make it large."""
 LOOKS = {
     "mSGNHT-S": ("C0", "-"),
+    "mSGNHT-S, balanced": ("C3", "-"),
     "mSGNHT-E": ("C0", "--"),
     "SGHMC-S": ("C1", "-"),
     "SGHMC-E": ("C1", "--"),
@@ -143,7 +144,7 @@ def table(
 def _row(result: Results, name: str, recipe: Recipe, paper: float | None) -> dict[str, Any]:
     temperature = spread(final(result, name, "temperature"), 3)
     return {
-        "sampler": recipe.sampler,
+        "sampler": recipe.label,
         "network": "-".join(map(str, recipe.hidden)) if recipe.hidden else "LeNet",
         "h": recipe.step_size,
         "accuracy, averaged (%)": spread(final(result, name)),
@@ -169,7 +170,7 @@ def learning_curves(
     """
     columns: dict[str, list[tuple[str, str]]] = {}
     for name, recipe in config.recipes().items():
-        columns.setdefault(title_of(recipe), []).append((name, recipe.sampler))
+        columns.setdefault(title_of(recipe), []).append((name, recipe.label))
     figure, axes = panels(len(columns), 2, width=3.6, height=2.6, squeeze=False, sharex=True)
     for column, (title, curves) in enumerate(columns.items()):
         above, below = axes[0, column], axes[1, column]

@@ -71,6 +71,8 @@ class Recipe:
     """Factor of the initial weights."""
     pixel_scale: float = 1.0
     """Factor of the grey values, which are between 0 and 1."""
+    balanced: bool = False
+    """Whether minibatches are balanced (`isotherm.balanced`)."""
     noise: str = "three-point"
     coordinates: str = "plain"
     """`"plain"`, or `"kronecker"`: start with `isotherm.warm_start` and use its settings, with
@@ -80,6 +82,11 @@ class Recipe:
     draws_per_epoch: int = 5
     burn_in: float = 0.5
     """Share of the epochs before the averaging of predictions starts."""
+
+    @property
+    def label(self) -> str:
+        """Name of the sampler and its gradient."""
+        return f"{self.sampler}, balanced" if self.balanced else self.sampler
 
     def network(self) -> Network:
         """Build the network."""
@@ -97,7 +104,7 @@ class Recipe:
         name, _, scheme = self.sampler.partition("-")
         if name == "SGLD":  # moves as far as a step of size h with a new momentum
             return isotherm.sgld(grad_fn, lambda t: _at(h, t) ** 2 / 2, **options)
-        options["integrator"] = {"S": "ABOBA", "E": "euler"}[scheme]
+        options["integrator"] = {"S": None, "E": "euler"}[scheme]
         if name == "SGHMC":
             return isotherm.sghmc(grad_fn, h, self.diffusion, **options)
         make = {"mSGNHT": isotherm.msgnht, "SGNHT": isotherm.sgnht}[name]
@@ -116,7 +123,8 @@ class Recipe:
             steps_per_round=self.steps_per_round,
         )
         settings: dict[str, Any] = warm.settings | {"step_size": self.step_size * warm.step_size}
-        return warm.position, isotherm.msgnht(grad_fn, noise=self.noise, **settings)
+        used: Any = warm.grad_fn if self.balanced else grad_fn
+        return warm.position, isotherm.msgnht(used, noise=self.noise, **settings)
 
     @property
     def warm_gradients(self) -> int:
@@ -148,7 +156,8 @@ class Learner:
         self.batches = policies[recipe.policy](tuple(train), recipe.batch_size)
         self.epoch_length = len(train.y) // recipe.batch_size
         self.grad_fn = network.gradient(len(train.y))
-        self.sampler = recipe.build(self.grad_fn, self.epoch_length)
+        used = isotherm.balanced(self.grad_fn) if recipe.balanced else self.grad_fn
+        self.sampler = recipe.build(used, self.epoch_length)
         self.train_subset = jax.tree.map(lambda leaf: leaf[:10_000], self.batches.data)
         self.log_likelihood = jax.jit(self.grad_fn.log_likelihood_sum)
         self.collect = {

@@ -1,9 +1,11 @@
-"""Do natural coordinates help to sample a network, and do shuffled batches hurt?
+"""Do natural coordinates and balanced minibatches help to sample a network?
 
 Two layers of 100 ReLUs on MNIST, prior N(0, 1) on every weight, temperature 1 (the true posterior),
 batches of 100, step size never halved. Plain mSGNHT-S (D = 5, thermostat mass 1) is compared with
 mSGNHT-S in the Kronecker eigenbasis of `warm_start`, with the settings and step size of the warm
-start. All have the same number of minibatch gradients, including those of the warm start.
+start; both also with balanced minibatches (`isotherm.balanced`), and with shuffled ones. All have
+the same number of minibatch gradients, including those of the warm start; a balanced gradient,
+which needs a forward pass more, counts as one.
 
 - *Step* is h in plain coordinates, and in Kronecker coordinates a multiple of the step size that
   `warm_start` chooses.
@@ -17,6 +19,7 @@ start. All have the same number of minibatch gradients, including those of the w
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -52,16 +55,18 @@ class Config(curves.Training):
         if self.natural(1.0).num_epochs < 4:
             raise ValueError("`num_epochs` must leave at least 4 epochs after the warm start.")
 
-    def plain(self, h: float, policy: str = "independent") -> Recipe:
+    def plain(self, h: float, policy: str = "independent", balanced: bool = False) -> Recipe:
         """Return the recipe of a chain in plain coordinates."""
-        return self.recipe("mSGNHT-S", self.hidden, h, policy=policy)
+        return self.recipe("mSGNHT-S", self.hidden, h, policy=policy, balanced=balanced)
 
-    def natural(self, multiple: float, policy: str = "independent") -> Recipe:
+    def natural(
+        self, multiple: float, policy: str = "independent", balanced: bool = False
+    ) -> Recipe:
         """Return the recipe of a chain in Kronecker coordinates.
 
         It has fewer epochs, so that the gradients of the warm start are included.
         """
-        recipe = self.plain(multiple, policy).varied(
+        recipe = self.plain(multiple, policy, balanced).varied(
             coordinates="kronecker", rounds=self.rounds, steps_per_round=self.steps_per_round
         )
         epoch_length = self.num_train // recipe.batch_size
@@ -76,6 +81,14 @@ class Config(curves.Training):
             **{f"kronecker, step {m:g}": self.natural(m) for m in self.multiples},
             f"plain, step {h:g}, shuffled": self.plain(h, "shuffled"),
             "kronecker, step 1, shuffled": self.natural(1.0, "shuffled"),
+            **{
+                f"plain, step {h:g}, balanced": self.plain(h, balanced=True)
+                for h in self.step_sizes
+            },
+            **{
+                f"kronecker, step {m:g}, balanced": self.natural(m, balanced=True)
+                for m in self.multiples
+            },
         }
 
 
@@ -129,12 +142,14 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                 "coordinates": recipe.coordinates,
                 "step": recipe.step_size,
                 "batches": recipe.policy,
+                "gradient": "balanced" if recipe.balanced else "minibatch",
                 "accuracy (%)": curves.spread(curves.final(result, name)),
                 "last draw (%)": curves.spread(curves.final(result, name, "draw accuracy")),
                 "NLL": curves.spread(curves.final(result, name, "nll"), 4),
                 "ECE": curves.spread(curves.final(result, name, "ece"), 4),
                 "training NLL": curves.spread(curves.final(result, name, "train nll"), 4),
                 "kinetic temperature": curves.spread(curves.final(result, name, "temperature"), 3),
+                "thermostat": curves.spread(curves.final(result, name, "thermostat"), 2),
                 "entropy": curves.spread(total, 4),
                 "epistemic": curves.spread(epistemic, 4),
                 "ESS, predictions": curves.spread(per[0], 3),
@@ -144,15 +159,21 @@ def rows(config: Config, result: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     return table
 
 
+def _group(recipe: Recipe) -> tuple[str, str, bool]:
+    """Return what distinguishes recipes apart from the step size."""
+    return recipe.coordinates, recipe.policy, recipe.balanced
+
+
 def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
     """Check our own claims; the paper has none about this."""
-    natural = "kronecker, step 1"
-    temperature = curves.final(result, natural, "temperature")
+    names = ("kronecker, step 1", "kronecker, step 1, balanced")
+    temperature, balanced = (curves.final(result, name, "temperature") for name in names)
+    nll = [curves.final(result, name, "nll").mean() for name in names]
     weights = {
         kind: max(
             np.nan_to_num(np.nanmean(result[f"{name}/ess"][:, 1]), nan=0.0)
             for name, recipe in config.recipes().items()
-            if recipe.coordinates == kind and recipe.policy == "independent"
+            if _group(recipe) == (kind, "independent", False)
         )
         for kind in ("plain", "kronecker")
     }
@@ -171,6 +192,14 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
             f"plain {weights['plain']:.3f}",
             "more",
         ),
+        Claim(
+            "with balanced minibatches the step of the warm start samples at temperature 1 and "
+            "predicts no worse",
+            bool((np.abs(balanced - 1) < 0.05).all() and nll[1] < nll[0] + 0.005),
+            f"kinetic temperature {curves.spread(balanced, 3)}; test NLL {nll[1]:.4f}, plain "
+            f"minibatches {nll[0]:.4f}",
+            "within 5 % of 1 with every seed; at most 0.005 more",
+        ),
     ]
 
 
@@ -184,26 +213,29 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
     )
     base = np.sqrt(np.prod([config.step_sizes[0], config.step_sizes[-1]]))
     for panel, (what, label) in zip(axes, shown, strict=True):
-        for i, kind in enumerate(("plain", "kronecker")):
+        for i, (kind, balanced) in enumerate(product(("plain", "kronecker"), (False, True))):
             names = {
                 name: recipe
                 for name, recipe in config.recipes().items()
-                if recipe.coordinates == kind and recipe.policy == "independent"
+                if _group(recipe) == (kind, "independent", balanced)
             }
             steps = np.array([recipe.step_size for recipe in names.values()])
             values = np.array([curves.final(result, name, what) for name in names])
             panel.plot(
                 steps * (1 / base if kind == "plain" else 1),
                 np.nanmean(values, axis=1) if np.isfinite(values).any(1).all() else values[:, 0],
-                "o-",
-                color=f"C{i}",
-                label=f"plain (h = {base:.2g} is 1)" if kind == "plain" else "Kronecker",
+                "s--" if balanced else "o-",
+                color=f"C{i // 2}",
+                mfc="white" if balanced else None,
+                label=(f"plain (h = {base:.2g} is 1)" if kind == "plain" else "Kronecker")
+                + (", balanced" if balanced else ""),
             )
         panel.set(xscale="log", xlabel="step", ylabel=label)
     axes[2].axhline(1, color="0.6", lw=0.8, ls=":")
     axes[0].legend(fontsize=8)
     figure.set_label(
         "Accuracy, negative log likelihood and kinetic temperature against the step size, in plain "
-        "and in Kronecker coordinates; missing points diverged."
+        "and in Kronecker coordinates, with plain and with balanced minibatches; missing points "
+        "diverged."
     )
     return {"steps": figure}
