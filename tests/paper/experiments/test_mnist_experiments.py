@@ -91,6 +91,31 @@ def test_every_sampler_has_a_recipe(data, name):
     assert np.isfinite(result["draw accuracy"]).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("coordinates", ["plain", "kronecker"])
+def test_balanced_recipes_take_their_noise_out(data, coordinates):
+    recipe = RECIPE.varied(balanced=True, num_epochs=1, halve_every=0, coordinates=coordinates)
+    if coordinates == "kronecker":
+        recipe = recipe.varied(step_size=1.0, rounds=1, steps_per_round=50)
+    assert recipe.label == "mSGNHT-S, balanced" and recipe.label in curves.LOOKS
+    result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
+    assert np.isfinite(result["draw accuracy"]).all()
+    assert Learner(recipe, data).sampler.traits.balanced
+
+
+def test_claims_of_natural_coordinates_hold_and_fail():
+    config = natural.Config()
+    result = {}
+    for name, recipe in config.recipes().items():
+        result |= {f"{name}/{what}": np.ones((2, 40)) for what in ("temperature", "nll")}
+        result[f"{name}/ess"] = np.full((2, 2), 2.0 if recipe.coordinates == "kronecker" else 1.0)
+    assert all(claim.holds for claim in natural.check(config, result))
+    hot = result | {"kronecker, step 1, balanced/temperature": np.full((2, 40), 1.1)}
+    assert [claim.holds for claim in natural.check(config, hot)] == [True, True, False]
+    worse = result | {"kronecker, step 1, balanced/nll": np.full((2, 40), 1.1)}
+    assert [claim.holds for claim in natural.check(config, worse)] == [True, True, False]
+
+
 def test_claims_of_depth_hold_and_fail():
     config = depth.Config()
     result = {}
