@@ -15,7 +15,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: setup
 	$(BIN)/isotherm run double-well --out runs/demo
-	$(BIN)/isotherm run order --out runs/demo
+	$(BIN)/isotherm run order --set balanced_words=ABOBA,ABDODBA --out runs/demo
 	$(BIN)/isotherm report runs/demo
 
 # What a contributor runs: at most ten minutes on two cores. `make test-all` adds the tests marked `slow`.
