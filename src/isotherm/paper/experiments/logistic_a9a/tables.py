@@ -163,6 +163,11 @@ def errors_along_axes(result: Result, i: int) -> np.ndarray:
     return (result["posterior axis_sd"][i] / result["reference axis_sd"] - 1)[mixes]
 
 
+def _median(values: np.ndarray, q: float = 0.5) -> float:
+    """Return the median, or another quantile; NaN if there are no values."""
+    return float(np.quantile(values, q)) if len(values) else np.nan
+
+
 def names(config: Config, result: Result) -> list[dict[str, Any]]:
     """Return the identifying columns of each row of the posterior table."""
     known = [
@@ -201,10 +206,8 @@ def posterior(config: Config, result: Result) -> list[dict[str, Any]]:
                 "largest": np.abs(mean[i]).max(),
                 "largest R-hat": result["posterior rhat"][i].max(),
                 "axes that mix": len(along) or np.nan,
-                "sd error along them, median %": 100 * np.median(along) if len(along) else np.nan,
-                "90 % quantile along them %": (
-                    100 * np.quantile(np.abs(along), 0.9) if len(along) else np.nan
-                ),
+                "sd error along them, median %": 100 * _median(along),
+                "90 % quantile along them %": 100 * _median(np.abs(along), 0.9),
                 "ESS per 1000 gradients": 1000 * ess / gradients if gradients else np.nan,
                 "ESS per second": ess / seconds if seconds else np.nan,
             }
@@ -334,7 +337,7 @@ def _balanced_claims(config: Config, result: Result) -> list[Claim]:
 
         whole = {name: np.median(sd[row(name)]) for name in ("eigenbasis", WHITENED)}
         partly = {
-            name: np.median(errors_along_axes(result, row(name))) for name in ("diagonal", "plain")
+            name: _median(errors_along_axes(result, row(name))) for name in ("diagonal", "plain")
         }
         unbalanced = np.median(sd[row(WHITENED, "minibatch")])
         long = {
