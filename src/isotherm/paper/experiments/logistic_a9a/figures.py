@@ -203,12 +203,18 @@ def axes_of_coordinates(config: Config, result: dict[str, np.ndarray]) -> Figure
     kinds = {"minibatch": ("C1", "plain minibatches"), "balanced": ("C0", "balanced")}
     places = {"eigenbasis": "eigenbasis", WHITENED: "mixed axes", "diagonal": "diagonal"}
     places |= {"plain": "plain"}
+    compared = [
+        (i, case)
+        for i, case in enumerate(CASES[: config.posterior_cases])
+        if "balanced" in (case.gradient, case.settings)
+        and (case.step, case.policy, case.sampler) == (1, "independent", "mSGNHT-S")
+    ]
+    run = {case.coordinates for _, case in compared}
+    places = {name: text for name, text in places.items() if name in run}
     for panel, batch_size in zip(panel_row, (10, 100), strict=True):
         counts = dict.fromkeys(places, "")
-        for i, case in enumerate(CASES[: config.posterior_cases]):
-            same = "balanced" in (case.gradient, case.settings) and case.step == 1
-            usual = case.policy == "independent" and case.sampler == "mSGNHT-S"
-            if case.batch_size != batch_size or not (same and usual):
+        for i, case in compared:
+            if case.batch_size != batch_size:
                 continue
             errors_here = 100 * errors_along_axes(result, i)
             shift = -0.15 if case.gradient == "minibatch" else 0.15
@@ -232,8 +238,8 @@ def axes_of_coordinates(config: Config, result: dict[str, np.ndarray]) -> Figure
     panel_row[0].legend()
     figure.set_label(
         "Relative error of the posterior standard deviation along the eigenvectors of the "
-        "curvature, for those along which the chains mix (their number is below); bars are "
-        "medians. Both gradients have the step size of the balanced one."
+        "curvature, from flat to stiff, for those along which the chains mix (their number is "
+        "below); bars are medians. Both gradients have the step size of the balanced one."
     )
     return figure
 
