@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.sampling import Draws, Target, run_chains
-from isotherm.exceptions import HealthWarning
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 
@@ -163,7 +162,6 @@ class BayesianEstimator(BaseEstimator, ABC):
         self._history = history
         if self._run.num_draws >= MIN_DRAWS_FOR_RHAT:
             _warn_if_not_converged(rhat(self._convergence_draws()), self._max_rhat)
-            _warn_of_temperatures(self._run)
         self._set_fitted_attributes()
         return self
 
@@ -177,13 +175,16 @@ class BayesianEstimator(BaseEstimator, ABC):
             value = getattr(self, name, None)
             if value is not None or name.startswith("num_"):
                 check_scalar(value, name, (int, np.integer), min_val=int(name != "burn_in"))
-        if not isinstance(self.prior_variance, str):  # which a subclass has checked
-            check_positive(self.prior_variance, "prior_variance")
+        self._check_prior_variance()
         if self.checkpoint is not None and not isinstance(self.random_state, int | np.integer):
             raise ValueError(
                 "`checkpoint` needs an integer `random_state`: without a fixed seed a run cannot "
                 "be resumed."
             )
+
+    def _check_prior_variance(self) -> None:
+        """Raise unless it is a positive number."""
+        check_positive(self.prior_variance, "prior_variance")
 
     def _sample(self, target: Target, state: Any, burn_in: int | None, history: str) -> Run:
         folder = self.checkpoint
@@ -302,20 +303,6 @@ def _warn_if_not_converged(values: Any, largest: float) -> None:
         ConvergenceWarning,
         stacklevel=4,
     )
-
-
-def _warn_of_temperatures(run: Run) -> None:
-    """Warn if a kinetic temperature is far from 1."""
-    wrong = replace(run, draws=None).summary().wrong_temperatures
-    if wrong:
-        warnings.warn(
-            f"The kinetic temperature of chain {wrong[0].chain} is {wrong[0].mean:.3g} instead of "
-            "1: its draws are not the posterior. If the targets have hardly any noise, the "
-            "posterior is degenerate; otherwise draw more, or use a narrower prior "
-            "(`prior_variance`). `diagnostics_` shows all temperatures.",
-            HealthWarning,
-            stacklevel=4,
-        )
 
 
 def _concatenate(first: Run, second: Run) -> Run:

@@ -19,7 +19,12 @@ from isotherm import random
 from isotherm.diagnostics.mixtures import Mixture, gaussian_mixture, student_t_mixture
 from isotherm.diagnostics.predictions import joined_draws, posterior_predictive
 from isotherm.dynamics.langevin import BALANCED_WORD
-from isotherm.estimators.base import BayesianEstimator, ClassLabelsMixin, check_positive
+from isotherm.estimators.base import (
+    MIN_DRAWS_FOR_RHAT,
+    BayesianEstimator,
+    ClassLabelsMixin,
+    check_positive,
+)
 from isotherm.estimators.network_posterior import (
     THERMOSTAT_MASS,
     MLPModel,
@@ -31,7 +36,8 @@ from isotherm.estimators.network_posterior import (
 )
 from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
-from isotherm.loop.run import Summary
+from isotherm.exceptions import HealthWarning
+from isotherm.loop.run import Run, Summary
 from isotherm.models.likelihoods import Gaussian, Likelihood, StudentT, as_likelihood
 from isotherm.models.networks import ACTIVATIONS
 
@@ -118,13 +124,6 @@ class BayesianMLP(BayesianEstimator):
         return self._target.log_likelihoods
 
     def _check_settings(self) -> None:
-        if not (isinstance(self.prior_variance, str) and self.prior_variance == "learned"):
-            if isinstance(self.prior_variance, str):
-                raise ValueError(
-                    "`prior_variance` must be 'learned' or a positive number, got "
-                    f"{self.prior_variance!r}."
-                )
-            check_positive(self.prior_variance, "prior_variance")
         super()._check_settings()
         sizes = self.hidden_layer_sizes
         if np.ndim(sizes) != 1 or not all(int(n) == n and n >= 1 for n in sizes):
@@ -142,6 +141,21 @@ class BayesianMLP(BayesianEstimator):
                     "`max_time` must not be given together with `checkpoint`: the number of steps "
                     "then depends on the clock, and a run could not be resumed."
                 )
+
+    def _check_prior_variance(self) -> None:
+        if isinstance(self.prior_variance, str) and self.prior_variance != "learned":
+            raise ValueError(
+                "`prior_variance` must be 'learned' or a positive number, got "
+                f"{self.prior_variance!r}."
+            )
+        if not isinstance(self.prior_variance, str):
+            super()._check_prior_variance()
+
+    def _sample(self, target: Any, state: Any, burn_in: int | None, history: str) -> Run:
+        run = super()._sample(target, state, burn_in, history)
+        if run.num_draws >= MIN_DRAWS_FOR_RHAT:
+            _warn_of_temperatures(run)
+        return run
 
     def _append_rows(
         self, data: Any, X: Any, y: np.ndarray, weight: np.ndarray | None = None
@@ -640,6 +654,20 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             x = jnp.asarray(self._standardize(self._data[0][:ROWS_PER_BLOCK]), jnp.float32)
             noise = posterior_predictive(Predict(self._model), self._run.draws, x)[2].mean()
         self.noise_variance_ = float(noise) * self._noise_ratio * self._target_scale**2
+
+
+def _warn_of_temperatures(run: Run) -> None:
+    """Warn if a kinetic temperature is far from 1."""
+    wrong = replace(run, draws=None).summary().wrong_temperatures
+    if wrong:
+        warnings.warn(
+            f"The kinetic temperature of chain {wrong[0].chain} is {wrong[0].mean:.3g} instead of "
+            "1: its draws are not the posterior. If the targets have hardly any noise, the "
+            "posterior is degenerate; otherwise draw more, or use a narrower prior "
+            "(`prior_variance`). `diagnostics_` shows all temperatures.",
+            HealthWarning,
+            stacklevel=5,
+        )
 
 
 @lru_cache(maxsize=32)
