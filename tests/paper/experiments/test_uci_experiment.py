@@ -213,7 +213,7 @@ def test_bad_settings_raise(settings, message):
 def test_every_rival_predicts():
     """All rivals with a small budget, on part of the rows of one split."""
     train, test = loader.load_uci("energy").split(0)
-    part = Rows(train.x[:200], train.y[:200])
+    part = Rows(train.x[::3], train.y[::3])  # the rows are sorted
     job = methods.Job(part, jax_random.key(2), uci.SMOKE.budget)
     constant = stats.norm(part.y.mean(), part.y.std()).logpdf(test.y).mean()
     for name, fit in methods.METHODS.items():
