@@ -232,11 +232,14 @@ def temporary_size(job: Job, run: RunState) -> int:
     """Return the bytes of temporary arrays of the program that makes draws, such as activations.
 
     The program is compiled for that; the first call uses the same compiled program. 0 if the
-    compiler does not tell, and for streamed batches, whose program depends on the first batches.
+    compiler does not tell, on a mesh of devices, whose memory is not that of the host, and for
+    streamed batches, whose program depends on the first batches.
     """
     if job.feed is not None or job.plan.is_finished(run):
         return 0
     compiled, arguments, static = _draw_program(job, run, 1)
+    if not hasattr(compiled, "lower"):
+        return 0
     leaves, structure = jax.tree.flatten(arguments[:-1])
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     known = (static["program"], job.capacity, structure, shapes)
