@@ -119,7 +119,7 @@ class BayesianMLP(BayesianEstimator):
 
     @property
     def learning_curve_(self) -> np.ndarray:
-        """Mean log likelihood of the rows on the way into the posterior, (chain, point)."""
+        """Log likelihood of (at most 2048) rows on the way into the posterior, (chain, point)."""
         check_is_fitted(self)
         return self._target.log_likelihoods
 
@@ -312,7 +312,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         Temperatures, step size and divergences; R-hat and effective sample sizes of the outputs for
         50 training rows. (Weights need not agree between chains: hidden units can be permuted.)
     learning_curve_
-        Mean log likelihood of the rows on the way into the posterior, (chain, point).
+        Log likelihood of (at most 2048) rows on the way into the posterior, (chain, point).
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -454,7 +454,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         Temperatures, step size and divergences; R-hat and effective sample sizes of the outputs for
         50 training rows. (Weights need not agree between chains: hidden units can be permuted.)
     learning_curve_
-        Mean log likelihood of the rows on the way into the posterior, (chain, point).
+        Log likelihood of (at most 2048) rows on the way into the posterior, (chain, point).
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -528,8 +528,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     def predictive(self, X: Any) -> Mixture:
         """Return the predictive distribution of all rows, a mixture over draws.
 
-        It has the log density, distribution function, quantiles, intervals, samples and the CRPS
-        of each row (`isotherm.diagnostics.Mixture`), and needs 16 bytes per row and draw.
+        It has the log density, distribution function, quantiles, intervals, samples and, with
+        Gaussian noise, the CRPS of each row (`isotherm.diagnostics.Mixture`), and needs 16 bytes
+        per row and draw.
 
         Parameters
         ----------

@@ -269,7 +269,7 @@ class NetworkTarget:
     has_arrived: bool
     """Whether the log likelihood has stopped drifting."""
     log_likelihoods: np.ndarray
-    """Mean log likelihood of the rows along the rounds, (chain, point)."""
+    """Log likelihood, summed over at most 2048 rows, along the rounds, (chain, point)."""
     steps_left: int
     """Steps that the budget allows to sample."""
 
