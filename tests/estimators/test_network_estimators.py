@@ -151,7 +151,13 @@ def test_predictive_distributions_are_mixtures_over_draws(noise, df):
     model = BayesianMLPRegressor((4, 3), noise=noise, noise_df=df, **SHORT).fit(x, y)
     outputs, variance = outputs_of_draws(model, x), model.draws_["noise_variance"][..., None]
     location = (y.mean() + y.std() * outputs[..., 0]).reshape(6, 30)
-    log_factor = outputs[..., 1] if noise == "input-dependent" else 0.0
+    log_factor = 0.0
+    if noise == "input-dependent":
+        slopes, inputs = model.draws_["noise_slopes"], (x - x.mean(0)) / x.std(0)
+        linear = (
+            slopes[..., :-1] @ inputs.T / x.shape[1] ** 0.5 + slopes[..., -1:] * outputs[..., 0]
+        )
+        log_factor = 2 * np.tanh(linear / 2)
     scale = (np.sqrt(variance) * np.exp(log_factor) * np.ones(30)).reshape(6, 30)
     part = stats.norm if df is None else stats.t(df)
     density = np.mean(part.pdf((y - location) / scale) / scale, axis=0)
@@ -242,6 +248,7 @@ def test_a_round_that_diverges_is_repeated_with_shorter_steps(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains have not arrived")  # the limit is short
 def test_a_time_limit_ends_a_fit():
     x, y = make_rows(200)
     start = time.monotonic()
@@ -253,8 +260,9 @@ def test_a_time_limit_ends_a_fit():
 
 def test_dimensions():
     classifier = MLPModel((3, 5, 2), "relu", 1.0, Categorical())
-    regressor = MLPModel((3, 5, 2), "relu", 1.0, Gaussian(None), True, "input-dependent")
-    assert classifier.dimension == 20 + 12 and regressor.dimension == 20 + 12 + 2 + 1
+    regressor = MLPModel((3, 5, 1), "relu", 1.0, Gaussian(None), True, "input-dependent")
+    assert classifier.dimension == 20 + 12
+    assert regressor.dimension == 20 + 6 + 2 + 4 + 1  # weights, scales, slopes and the noise
 
 
 def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
@@ -268,3 +276,29 @@ def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
     outputs = model.apply(jax.numpy.asarray(position), jax.numpy.ones((4, 2)))
     np.testing.assert_allclose(np.exp(outputs[:, 1]), 0.2, rtol=1e-5)
     np.testing.assert_allclose(model.noise_variance(position[None]), 0.04, rtol=1e-6)
+
+
+def test_stiff_directions_are_stretched_and_steps_are_longer():
+    """The same chains without stretched directions need steps several times as short."""
+    x, y = make_rows(200)
+    y = (y - y.mean()) / y.std()
+    model = MLPModel((x.shape[1], 8, 1), "tanh", 4.0, Gaussian(None), True, "constant")
+    target = network_target(jax.random.key(0), model, x, y, num_chains=2, adapt=False)
+    space = target.coordinates
+    gram = np.asarray(space.basis.T @ space.basis)
+    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-4)
+    assert np.all(np.diff(space.stretch) >= -1e-6) and space.stretch[0] < 0.2
+    rows = (x.astype(np.float32), y.astype(np.float32), np.ones(200, np.float32))
+
+    def minus_log_density(q):
+        return -model.log_likelihood(q, rows).sum() - model.log_prior(q)
+
+    def largest(stretched):
+        hessian = np.asarray(jax.hessian(minus_log_density)(target.starts[0]), np.float64)
+        if stretched:
+            space_map = np.asarray(jax.vmap(space.push)(np.eye(len(hessian), dtype=np.float32)))
+            hessian = space_map @ hessian @ space_map
+        return np.abs(np.linalg.eigvalsh(hessian)).max()
+
+    assert largest(True) < largest(False) / 4
+    assert target.step_size < 1.4 * 0.5 * largest(True) ** -0.5

@@ -1,4 +1,4 @@
-"""Linear changes of variables: identity, diagonal, dense and Kronecker eigenbasis."""
+"""Linear changes of variables: identity, diagonal, low rank, dense and Kronecker eigenbasis."""
 
 from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
 from isotherm.coordinates.linear import (
@@ -6,8 +6,10 @@ from isotherm.coordinates.linear import (
     Dense,
     Diagonal,
     Identity,
+    LowRank,
     diagonal,
     eigenbasis,
+    low_rank,
 )
 
 __all__ = [
@@ -16,7 +18,9 @@ __all__ = [
     "Diagonal",
     "Identity",
     "Kronecker",
+    "LowRank",
     "diagonal",
     "eigenbasis",
     "kronecker_eigenbasis",
+    "low_rank",
 ]

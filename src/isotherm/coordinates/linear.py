@@ -101,6 +101,35 @@ class Dense:
         return self.basis.T @ ravel_pytree(grads)[0]
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LowRank:
+    r"""Stretched along few directions: $M = I + U\operatorname{diag}(s - 1)U^\top$.
+
+    The columns of $U$ are orthonormal. Along column $k$ directions are multiplied by $s_k$, all
+    others stay as they are. A product costs $4dr$ operations for $d$ numbers and rank $r$.
+    """
+
+    basis: jax.Array
+    """$U$, (numbers in the position, rank)."""
+    stretch: jax.Array
+    """$s$, (rank,)."""
+
+    def momentum_like(self, position: ArrayTree) -> ArrayTree:
+        """Return the position."""
+        return position
+
+    def push(self, direction: ArrayTree) -> ArrayTree:
+        """Stretch the direction."""
+        flat, unravel = ravel_pytree(direction)
+        along = (self.stretch - 1) * (flat @ self.basis)
+        return unravel(flat + (self.basis @ along).astype(flat.dtype))
+
+    def pull(self, grads: ArrayTree) -> ArrayTree:
+        """Stretch the gradient: $M$ is symmetric."""
+        return self.push(grads)
+
+
 def as_coordinates(coordinates: Coordinates | None) -> Coordinates:
     """Return the coordinates, or the identity for `None`; raise if they cannot push and pull."""
     if coordinates is None:
@@ -163,6 +192,34 @@ def eigenbasis(curvature: jax.Array | np.ndarray, like: ArrayTree, floor: float 
     _require_curvature(largest)
     basis = vectors * np.maximum(values, floor * largest) ** -0.5
     return Dense(jnp.asarray(basis, jnp.promote_types(_flat_dtype(like), jnp.float32)), like)
+
+
+def low_rank(factor: jax.Array | np.ndarray, rank: int) -> LowRank:
+    r"""Return coordinates in which the stiffest directions are as stiff as the next one.
+
+    $H = I + G^\top G$ has the eigenvalues $\lambda_1 \ge \lambda_2 \ge \dots$. The first $r$
+    directions are stretched by $s_k = (\lambda_{r+1}/\lambda_k)^{1/2}$, so that the largest
+    curvature in these coordinates is $\lambda_{r+1}$. Flat directions stay as they are, because
+    they may be stiff elsewhere in the posterior of a network.
+
+    Parameters
+    ----------
+    factor
+        $G$, (rows, numbers in the position): a root of the curvature of the log likelihood, such as
+        gradients of single rows times a constant. The prior has curvature 1.
+    rank
+        $r$; it must be below the number of rows and of columns.
+    """
+    factor = np.asarray(factor, np.float64)
+    if not 0 < rank < min(factor.shape):
+        raise ValueError(f"`rank` must be between 1 and {min(factor.shape) - 1}, got {rank}.")
+    # The eigenvectors of the smaller product are enough.
+    values, vectors = np.linalg.eigh(factor @ factor.T)
+    _require_curvature(float(values[-1]))
+    first = slice(-1, -1 - rank, -1)
+    basis = np.linalg.qr(factor.T @ vectors[:, first])[0]
+    stretch = np.sqrt((1 + max(values[-1 - rank], 0.0)) / (1 + np.maximum(values[first], 0.0)))
+    return LowRank(jnp.asarray(basis, jnp.float32), jnp.asarray(stretch, jnp.float32))
 
 
 def _require_curvature(largest: float) -> None:

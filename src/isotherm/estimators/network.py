@@ -218,6 +218,7 @@ class BayesianMLP(BayesianEstimator):
         return {
             "thermostat_mass": THERMOSTAT_MASS,
             "integrator": BALANCED_WORD,
+            "coordinates": target.coordinates,
             "starts": target.starts if state is None else None,
             "thin": thin,
             **burn_in,
@@ -287,7 +288,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     batch_size
         Rows per step; by default all of up to 256 rows, otherwise 128.
     max_time
-        Seconds for the whole fit. By default the budget is counted, not timed: about 30 seconds of
+        Seconds for the whole fit. By default the budget is counted, not timed: about 40 seconds of
         two cores plus compilation, and results are reproducible. With `max_time` the number of
         steps depends on the clock.
     random_state
@@ -384,9 +385,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     r"""A feed-forward network whose predictions are mixtures over the posterior of its weights.
 
     Features and target are standardised. Weights of a layer with $n$ inputs have the prior
-    $\mathcal N(0, s^2/n)$, biases $\mathcal N(0, s^2)$. The noise $\sigma(x)$ depends on the
-    input through a second output, or is the same everywhere;
-    $\sigma \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation.
+    $\mathcal N(0, s^2/n)$, biases $\mathcal N(0, s^2)$. The scale of the noise is the same
+    everywhere, or depends on the input; $\sigma \sim \text{half-Cauchy}(1)$ in units of the
+    target's standard deviation.
 
     Every chain starts at its own trained network, stopped early on held-out rows, and then moves
     into the posterior given all rows (`isotherm.estimators.network_posterior` has the mathematics).
@@ -409,8 +410,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         `"learned"`: every layer has a scale, which is sampled with the weights; its prior is
         log-normal with median 2. Or $v$, the same for all layers.
     noise
-        `"constant"`, or `"input-dependent"`: $\sigma(x)$ is a second output of the network. The
-        latter needs more steps, and predicts better only where the noise varies much.
+        `"constant"`, or `"input-dependent"`: $\log\sigma(x)$ is a function of the inputs and of
+        the mean, linear within a factor of $e^{\pm 2}$. It predicts better only where the noise
+        varies much.
     noise_df
         Degrees of freedom of Student-t noise. Its tails are heavier than Gaussian ones, so that
         rows far from the others do not mislead the network, nor its intervals. `None`: Gaussian.
@@ -427,7 +429,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     batch_size
         Rows per step; by default all of up to 2048 rows, otherwise 512.
     max_time
-        Seconds for the whole fit. By default the budget is counted, not timed: about 30 seconds of
+        Seconds for the whole fit. By default the budget is counted, not timed: about 40 seconds of
         two cores plus compilation, and results are reproducible. With `max_time` the number of
         steps depends on the clock.
     random_state
@@ -447,9 +449,10 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         Draws by name, with leading axes `(chain, draw)`: `"weights_1"` (chain, draw, inputs, units)
         and `"bias_1"` (chain, draw, units) of the first layer, and so on up to the output layer,
         and the scales `"scale_1"`, … if they are learned. They map standardised features to the
-        standardised target and, with input-dependent noise, to a second output $f_2$.
-        `"noise_variance"` (chain, draw) is $\sigma_0^2$ in squared units of the target: that of
-        the noise where $f_2 = 0$. Computed from the state of the chains at each access.
+        standardised target. `"noise_variance"` (chain, draw) is $\sigma_0^2$ in squared units of
+        the target. With input-dependent noise, `"noise_slopes"` are the coefficients of the inputs
+        and of the mean, and $\sigma_0$ is the scale where their sum is 0. Computed from the state
+        of the chains at each access.
     diagnostics_
         Temperatures, step size and divergences; R-hat and effective sample sizes of the outputs for
         50 training rows. (Weights need not agree between chains: hidden units can be permuted.)
@@ -645,8 +648,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         self._target_scale = float(_positive_sds(y, weight))
         y = (y - self._target_mean) / self._target_scale
         likelihood = Gaussian(None) if self.noise_df is None else StudentT(self.noise_df, None)
-        num_outputs = 2 if self.noise == "input-dependent" else 1
-        return self._network_target((X, y, weight), num_outputs, likelihood, self.noise)
+        return self._network_target((X, y, weight), 1, likelihood, self.noise)
 
     def _set_fitted_attributes(self) -> None:
         if self.noise == "constant":

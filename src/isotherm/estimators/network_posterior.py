@@ -15,10 +15,14 @@ coordinate is $\mathcal N(0, 1)$, so plain coordinates and one step size suffice
 
 **Noise of a regression.** The last coordinate is $\log\sigma_0$, with
 $\sigma_0 \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation. If the noise
-depends on the input, the network has a second output $f_2$ and $\log\sigma(x) = \log\sigma_0 +
-f_2(x)$. The weights of $f_2$ have the scale $s_\sigma = 0.7$ in place of $s_L$, so that the noise
-varies by a factor of two or so. A learned $s_\sigma$ lets chains into places where some rows are
-predicted almost without noise, whose curvature has no limit.
+depends on the input, it is log-linear in the $n$ inputs and in the mean $f(x)$, within a factor of
+$e^{\pm 2}$:
+
+$$ \log\sigma(x) = \log\sigma_0 + 2\tanh\bigl((a^\top x/\sqrt n + b f(x))/4\bigr), \qquad
+   a, b \sim \mathcal N(0, 1). $$
+
+A second output of the network in place of this function lets chains into places where some rows
+are predicted almost without noise, whose curvature has no limit.
 
 Targets on a grid, such as grades from 1 to 10, have a rounding error of standard deviation
 $\rho = \delta/\sqrt{12}$ for a spacing $\delta$. Without it the likelihood is unbounded: a network
@@ -27,13 +31,21 @@ $\sqrt{\sigma^2 + \rho^2}$ if $\rho$ is above 0.05.
 
 **From trained networks into the posterior.** Every chain starts at its own network, trained by Adam
 with the scales at $s$ and stopped early on rows of its own that are held out. Then all chains move
-together, on all rows, in rounds of two units of time. After each round the largest curvature
-$\lambda$ at the chains is measured; the step size is $h = 0.7/\sqrt\lambda$ for the largest so far.
-Batches that are not all rows are balanced (`isotherm.balanced`), and the step is at most as long as
-balance allows. The chains have arrived when the log likelihood of the rows has stopped drifting:
-between two rounds its mean changes by less than it fluctuates. A round that ends with a log
-likelihood further below that of the trained networks than a posterior explains has lost them; it is
-repeated with shorter steps, and after six times the fit fails with an error.
+together, on all rows, in rounds of two units of time. The chains have arrived when the log
+likelihood of the rows has stopped drifting: between two rounds its mean changes by less than it
+fluctuates. A round that ends with a log likelihood further below that of the trained networks than
+a posterior explains has lost them; it is repeated with shorter steps, and after six times the fit
+fails with an error.
+
+**Stiff directions.** Along a few directions the posterior is a thousand times as narrow as along
+others, and they would determine the step size. After each round they are found from gradients of
+the log likelihood of 1024 single rows at points of the round, and momenta are stretched along them
+(`isotherm.coordinates.low_rank`; one direction per eight rows of a batch, at most 128). Then the
+largest curvature $\lambda$ at points of the round is measured, and $h = 0.5/\sqrt\lambda$. The
+same steps then give two to four times as many independent draws of the outputs on boston,
+concrete and energy. Stretching all directions allows still longer steps, but the basis fits only
+where it was measured, and the chains become hot. Batches that are not all rows are balanced
+(`isotherm.balanced`), and the step is at most as long as balance allows.
 
 **Work.** A fit has a budget of arithmetic, that of about `WORK` seconds on two cores, of which the
 rounds may use up to half. It is counted, not timed, so that results can be reproduced.
@@ -53,7 +65,7 @@ import optax
 
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches, full_batch, independent_batches
-from isotherm.coordinates.linear import Identity
+from isotherm.coordinates.linear import LowRank, low_rank
 from isotherm.coordinates.natural import DIFFUSION
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.dynamics.langevin import BALANCED_WORD
@@ -72,12 +84,18 @@ MAX_FULL_BATCH, BATCH_SIZE = 2048, 512
 """Up to `MAX_FULL_BATCH` rows every batch of a regression is all rows; of more, `BATCH_SIZE`."""
 MAX_FULL_CLASS_BATCH, CLASS_BATCH_SIZE = 256, 128
 """The same for classes, whose gradients have little noise where a network fits them."""
-STEP_TIMES_FREQUENCY = 0.7
+STEP_TIMES_FREQUENCY = 0.5
 r"""$h\sqrt\lambda$."""
+ROWS_PER_DIRECTION, MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 16, 128
+"""Rows of a batch per stretched direction, and bounds of the number of directions."""
+NUM_GRADIENTS, MAX_GRADIENT_NUMBERS = 1024, 50_000_000
+"""Gradients of single rows that show the stiff directions, and the most numbers that they have."""
 THERMOSTAT_MASS = 1.0
 """Thermostats respond in the time in which a chain crosses the prior."""
-SCALE_SPREAD, NOISE_HEAD_SCALE = 0.6, 0.7
-r"""$\tau$ and $s_\sigma$."""
+SCALE_SPREAD = 0.6
+r"""$\tau$."""
+NOISE_SLOPE, LARGEST_NOISE_FACTOR = 0.5, 2.0
+r"""$s_\sigma$, and the bound $c$ of the logarithm of the factor by which the noise varies."""
 SMALLEST_ROUNDING = 0.05
 """Rounding errors below this, in standard deviations of the targets, are left to the noise."""
 ROUND_TIME, MIN_ROUNDS, POINTS_PER_ROUND = 2.0, 3, 8
@@ -92,7 +110,7 @@ MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT = 40, 512
 """Fewer rows are all trained on; otherwise a tenth is held out, at most `MAX_HELD_OUT`."""
 MAX_CHECKED_ROWS = 2048
 """Rows of which the log likelihood along the rounds is computed."""
-WORK, WALK_SHARE = 30.0, 0.5
+WORK, WALK_SHARE = 40.0, 0.5
 """Budget of a fit in nominal seconds, and the largest share of the rounds."""
 SECONDS_PER_STEP, FLOPS_PER_SECOND = 5e-5, 2.5e10
 """Nominal price of a step: a fixed one, and that of its arithmetic, on two cores."""
@@ -126,7 +144,12 @@ class MLPModel(NamedTuple):
     @property
     def dimension(self) -> int:
         r"""Length of a position: weights, scales $t$ and, in a regression, $\log\sigma_0$."""
-        return self.num_weights + self.num_scales + (self.noise is not None)
+        return self.num_weights + self.num_scales + self.num_slopes + (self.noise is not None)
+
+    @property
+    def num_slopes(self) -> int:
+        """Number of coefficients on which the noise depends: one per input, and of the mean."""
+        return (self.sizes[0] + 1) * (self.noise == "input-dependent")
 
     def layers(self, position: Any) -> list[Layer]:
         """Split positions (…, dimension) into the $w$ and $b$ of each layer."""
@@ -149,33 +172,32 @@ class MLPModel(NamedTuple):
 
         layers = [Layer(factor(i, prior_sd), factor(i, prior_sd)) for i in range(num_layers)]
         output = xp.full((*leading, 1), prior_sd, position.dtype)
-        if self.noise == "input-dependent":
-            head = xp.full((*leading, 1), NOISE_HEAD_SCALE, position.dtype)
-            layers[-1] = Layer(
-                xp.concatenate([layers[-1].weights, head], -1), xp.concatenate([output, head], -1)
-            )
-        else:
-            layers[-1] = Layer(layers[-1].weights, output)
-        return layers
+        return [*layers[:-1], Layer(layers[-1].weights, output)]
 
     def apply(self, position: jax.Array, x: jax.Array) -> jax.Array:
         r"""Return the outputs: logits, or the mean and $\log\sigma$, (rows, outputs)."""
         scales = iter(self.scales(position))
 
-        def affine(layer: Layer, x: jax.Array) -> jax.Array:
+        def affine(layer: Layer, x: jax.Array) -> jax.Array:  # of columns: faster on a CPU
             (weights, bias), scale = layer, next(scales)
-            factor = scale.weights * len(weights) ** -0.5
-            return x @ weights * factor[None] + (scale.bias * bias)[None]
+            weights = weights * (scale.weights * len(weights) ** -0.5)[None]
+            return weights.T @ x + (scale.bias * bias)[:, None]
 
-        outputs = feed_forward(self.layers(position), x, ACTIVATIONS[self.activation], affine)
+        outputs = feed_forward(self.layers(position), x.T, ACTIVATIONS[self.activation], affine).T
         if self.noise is None:
             return outputs
-        log_scale = jnp.broadcast_to(position[-1], outputs[:, 0].shape)
+        mean = outputs[:, 0]
+        log_scale = jnp.broadcast_to(position[-1], mean.shape)
         if self.noise == "input-dependent":
-            log_scale = log_scale + outputs[:, 1]
+            log_scale = log_scale + self._log_noise_factor(position, x, mean)
         if self.rounding:
             log_scale = 0.5 * jnp.logaddexp(2 * log_scale, jnp.float32(2 * np.log(self.rounding)))
-        return jnp.stack([outputs[:, 0], log_scale], axis=1)
+        return jnp.stack([mean, log_scale], axis=1)
+
+    def _log_noise_factor(self, position: jax.Array, x: jax.Array, mean: jax.Array) -> jax.Array:
+        slopes = position[-1 - self.num_slopes : -1]
+        linear = x @ slopes[:-1] * len(slopes[:-1]) ** -0.5 + slopes[-1] * mean
+        return LARGEST_NOISE_FACTOR * jnp.tanh(NOISE_SLOPE / LARGEST_NOISE_FACTOR * linear)
 
     def to_parameters(self, positions: np.ndarray) -> Draws:
         """Convert positions to weights, biases and scales by name, and the noise."""
@@ -190,6 +212,8 @@ class MLPModel(NamedTuple):
             parameters |= {
                 f"scale_{i}": factors[i - 1].weights[..., 0] for i in range(1, len(self.sizes))
             }
+        if self.num_slopes:
+            parameters["noise_slopes"] = NOISE_SLOPE * positions[..., -1 - self.num_slopes : -1]
         if self.noise is not None:
             parameters["noise_variance"] = self.noise_variance(positions)
         return parameters
@@ -222,7 +246,19 @@ class MLPModel(NamedTuple):
 
     def seconds_per_step(self, rows: int, num_chains: int) -> float:
         """Return the nominal time of a step of all chains."""
-        return SECONDS_PER_STEP + 6.0 * rows * self.num_weights * num_chains / FLOPS_PER_SECOND
+        flops = 6.0 * rows * self.num_weights + 12.0 * self.num_directions(rows) * self.dimension
+        return SECONDS_PER_STEP + flops * num_chains / FLOPS_PER_SECOND
+
+    def num_directions(self, rows: int) -> int:
+        """Return how many directions are stretched, for this many rows per step."""
+        num_gradients = self.num_gradients
+        directions = int(np.clip(rows // ROWS_PER_DIRECTION, MIN_DIRECTIONS, MAX_DIRECTIONS))
+        return max(1, min(directions, num_gradients // 4, self.dimension // 4))
+
+    @property
+    def num_gradients(self) -> int:
+        """Number of gradients of single rows from which the stiff directions are found."""
+        return max(8, min(NUM_GRADIENTS, MAX_GRADIENT_NUMBERS // self.dimension))
 
 
 @dataclass(frozen=True)
@@ -262,6 +298,7 @@ class NetworkTarget:
     gradient: MinibatchGradient | BalancedGradient
     batches: InMemoryBatches
     step_size: float
+    coordinates: LowRank
     starts: jax.Array
     """Where chains begin, (chain, dimension)."""
     trained: np.ndarray
@@ -336,7 +373,8 @@ def network_target(
         trained = programs.train(chain_keys, padded, *order)
     else:
         trained = from_positions
-    walk = _Walk(random.fold(key, 2), model, programs, batches, trained, padded)
+    directions = model.num_directions(size)
+    walk = _Walk(random.fold(key, 2), model, programs, batches, trained, padded, directions)
     budget = WORK / model.seconds_per_step(size, num_chains)
     while True:
         walk.next_round(WALK_SHARE * budget / MIN_ROUNDS)
@@ -351,6 +389,7 @@ def network_target(
         programs.gradient,
         batches,
         round_step_size(walk.step_size),
+        walk.coordinates,
         walk.positions,
         np.asarray(trained),
         walk.has_arrived,
@@ -375,32 +414,56 @@ class _Walk:
         batches: InMemoryBatches,
         positions: jax.Array,
         rows: tuple[np.ndarray, ...],
+        num_directions: int,
     ) -> None:
         self._key, self._programs, self._batches, self._model = key, programs, batches, model
         self._rows = tuple(jnp.asarray(each[:MAX_CHECKED_ROWS]) for each in rows)
+        self._all_rows = rows
         self.positions, self.log_likelihoods = positions, []
+        self._points = positions[:, None]
         self.num_rounds = self.num_steps = 0
         self.seconds_per_step = np.inf
         at_start = self._programs.log_likelihood(positions, self._rows)
         self._lowest = np.asarray(at_start, np.float64) - _explained_loss(model.dimension)
-        self._shrink, self._largest, self.step_size = 1.0, 0.0, 0.0
+        self._shrink, self.step_size = 1.0, 0.0
+        self._num_directions = num_directions
+        self.coordinates = LowRank(
+            jnp.zeros((model.dimension, num_directions)), jnp.ones(num_directions)
+        )
         self._measure()
 
     def _measure(self) -> None:
-        """Update the step size from the curvature and the noise at the chains."""
+        """Update coordinates and step size from curvature and noise at points of the last round."""
         key = random.fold(self._key, 2 * self.num_rounds)
-        curvature = float(self._programs.curvature(key, self.positions, self._batches))
+        if self.num_rounds >= 1:
+            self.coordinates = self._stretched(random.fold(key, 4))
+        points = self._points[:, ::-1][:, :: max(1, POINTS_PER_ROUND // 2)]  # the last one, and one
+        points = points.reshape(-1, self._model.dimension)
+        curvature = float(self._programs.curvature(key, points, self._batches, self.coordinates))
         if not np.isfinite(curvature):
             raise FloatingPointError(
                 "The curvature of the log posterior is not finite at a trained network. Check the "
                 "data for extreme values, or reduce `prior_variance`."
             )
-        self._largest = max(self._largest, curvature)
-        h = self._shrink * STEP_TIMES_FREQUENCY * self._largest**-0.5
+        h = self._shrink * STEP_TIMES_FREQUENCY * curvature**-0.5
         if isinstance(self._programs.gradient, BalancedGradient):
-            strengths = self._programs.strengths(key, self.positions, self._batches)
+            strengths = self._programs.strengths(
+                key, self.positions, self._batches, self.coordinates
+            )
             h = longest_step(h, strengths, DIFFUSION, self._model.dimension, LARGEST_HEAT)
         self.step_size = h
+
+    def _stretched(self, key: Key) -> LowRank:
+        """Return coordinates without the stiffest directions of the last round."""
+        x, y, weight = self._all_rows
+        num_gradients, num_rows = self._model.num_gradients, int(np.count_nonzero(weight))
+        rng = np.random.default_rng(random.numpy_seed(key))
+        chosen = rng.choice(np.flatnonzero(weight), num_gradients)
+        points = self._points.reshape(-1, self._model.dimension)
+        at = points[np.arange(num_gradients) % len(points)]
+        grads = self._programs.row_gradients(at, (x[chosen], y[chosen], weight[chosen]))
+        factor = np.asarray(grads) * (num_rows / num_gradients) ** 0.5
+        return low_rank(factor, self._num_directions)
 
     def next_round(self, most_steps: float) -> None:
         """Move all chains by two units of time, or `most_steps` if they are fewer.
@@ -413,14 +476,21 @@ class _Walk:
             thin = max(1, round(steps / POINTS_PER_ROUND))
             began = time.monotonic()
             key = random.fold(self._key, 2 * self.num_rounds + 1)
-            positions, values = self._programs.walk(
-                key, self.positions, self.step_size, thin, self._batches, self._rows
+            points, values = self._programs.walk(
+                key,
+                self.positions,
+                self.step_size,
+                thin,
+                self._batches,
+                self._rows,
+                self.coordinates,
             )
             values = np.asarray(values, np.float64)
             if np.all(values[:, -1] >= self._lowest):  # false for NaN
                 steps = thin * POINTS_PER_ROUND
                 self.seconds_per_step = (time.monotonic() - began) / steps
-                self.positions, self.num_steps = positions, self.num_steps + steps
+                self._points, self.positions = points, points[:, -1]
+                self.num_steps += steps
                 self.log_likelihoods.append(values)
                 self.num_rounds += 1
                 self._measure()
@@ -483,6 +553,7 @@ class _Programs(NamedTuple):
     walk: Callable
     curvature: Callable
     strengths: Callable
+    row_gradients: Callable
 
 
 @lru_cache(maxsize=32)
@@ -498,6 +569,7 @@ def _compiled(model: MLPModel, data_size: int, in_batches: bool) -> _Programs:
         jax.jit(partial(_walk, model, gradient)),
         jax.jit(partial(_largest_curvature, plain)),
         jax.jit(partial(_strengths, cast(BalancedGradient, gradient))),
+        jax.jit(partial(_row_gradients, model)),
     )
 
 
@@ -530,9 +602,8 @@ def _train(
     checked = (x[held_out], y[held_out], jnp.where(held_out >= 0, weight[held_out], 0.0))
     decay = optax.cosine_decay_schedule(TRAINING_RATE, TRAINING_STEPS)
     optimizer = optax.adam(decay)
-    is_scale = jnp.arange(model.dimension) >= model.num_weights
-    if model.noise is not None:
-        is_scale = is_scale.at[-1].set(False)
+    number = jnp.arange(model.dimension) - model.num_weights
+    is_scale = (number >= 0) & (number < model.num_scales)
 
     def loss(position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
         fit = jnp.mean(model.log_likelihood(position, batch))
@@ -570,10 +641,16 @@ def _walk(
     thin: jax.Array,
     batches: InMemoryBatches,
     rows: tuple[jax.Array, ...],
+    coordinates: LowRank,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run all chains; return where they end, and log likelihoods of `rows` along the way."""
+    """Run all chains; return points on their ways, and the log likelihoods of `rows` there."""
     sampler = msgnht(
-        gradient, h, DIFFUSION, thermostat_mass=THERMOSTAT_MASS, integrator=BALANCED_WORD
+        gradient,
+        h,
+        DIFFUSION,
+        thermostat_mass=THERMOSTAT_MASS,
+        integrator=BALANCED_WORD,
+        coordinates=coordinates,
     )
     num_points = POINTS_PER_ROUND
 
@@ -585,25 +662,32 @@ def _walk(
 
         def point(state: Any, i: jax.Array) -> tuple:
             state = jax.lax.fori_loop(i * thin, (i + 1) * thin, step, state)
-            return state, jnp.sum(model.log_likelihood(state.position, rows))
+            value = jnp.sum(model.log_likelihood(state.position, rows))
+            return state, (state.position, value)
 
         start = sampler.init(position, random.fold(key, 2))
-        state, values = jax.lax.scan(point, start, jnp.arange(num_points))
-        return state.position, values
+        return jax.lax.scan(point, start, jnp.arange(num_points))[1]
 
     keys = jax.vmap(partial(random.fold, key))(jnp.arange(len(positions)))
     return jax.vmap(chain)(keys, positions)
 
 
 def _largest_curvature(
-    gradient: MinibatchGradient, key: Key, positions: jax.Array, batches: InMemoryBatches
+    gradient: MinibatchGradient,
+    key: Key,
+    positions: jax.Array,
+    batches: InMemoryBatches,
+    coordinates: LowRank,
 ) -> jax.Array:
     """Return the largest curvature of minus the log density at any of the positions."""
     batch = batches.batch(random.fold(key, 0), jnp.zeros((), jnp.int32))
 
     def at(position: jax.Array) -> jax.Array:
         def hessian_times(vector: jax.Array) -> jax.Array:
-            return jax.jvp(lambda x: gradient(x, batch), (position,), (vector,))[1]
+            direction = coordinates.push(vector)
+            return coordinates.pull(
+                jax.jvp(lambda x: gradient(x, batch), (position,), (direction,))[1]
+            )
 
         start = random.gaussian(random.fold(key, 1), position)
         return largest_eigenvalue(hessian_times, start, 20)
@@ -612,11 +696,27 @@ def _largest_curvature(
 
 
 def _strengths(
-    gradient: BalancedGradient, key: Key, positions: jax.Array, batches: InMemoryBatches
+    gradient: BalancedGradient,
+    key: Key,
+    positions: jax.Array,
+    batches: InMemoryBatches,
+    coordinates: LowRank,
 ) -> jax.Array:
     """Return the weights of rows in kicks of duration 1 at all positions."""
 
     def at(position: jax.Array) -> jax.Array:
-        return unit_strengths(random.fold(key, 3), gradient, position, batches, Identity())
+        return unit_strengths(random.fold(key, 3), gradient, position, batches, coordinates)
 
     return jnp.concatenate(list(jax.lax.map(at, positions)), axis=1)
+
+
+def _row_gradients(model: MLPModel, positions: jax.Array, rows: tuple[jax.Array, ...]) -> jax.Array:
+    """Return the gradient of the log likelihood of each row, at a position of its own."""
+
+    def one(pair: tuple) -> jax.Array:
+        position, row = pair
+        return jax.grad(
+            lambda q: model.log_likelihood(q, jax.tree.map(lambda each: each[None], row))[0]
+        )(position)
+
+    return jax.lax.map(one, (positions, rows), batch_size=64)

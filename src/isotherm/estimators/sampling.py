@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from isotherm.coordinates.linear import Coordinates
 from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 from isotherm.loop.run import Run
 from isotherm.loop.sampling import sample
@@ -64,6 +65,7 @@ def run_chains(
     starts: Any = None,
     thermostat_mass: float = THERMOSTAT_MASS,
     integrator: str | None = None,
+    coordinates: Coordinates | None = None,
     verbose: bool = False,
     checkpoint: Path | None = None,
 ) -> Run:
@@ -79,7 +81,7 @@ def run_chains(
         As in `isotherm.sample`; by default 2 and 50 units of time.
     starts
         Where chains start, (chain, dimension); by default at the origin.
-    thermostat_mass, integrator
+    thermostat_mass, integrator, coordinates
         As in `isotherm.msgnht`.
     verbose
         Whether to show a progress bar.
@@ -90,9 +92,10 @@ def run_chains(
         burn_in = round(BURN_IN_TIME / target.step_size)
     if starts is not None:
         num_chains = len(starts)
+    settings = (target.gradient, target.step_size, thermostat_mass, integrator)
     return sample(
         key,
-        _sampler(target.gradient, target.step_size, thermostat_mass, integrator),
+        _sampler(*settings) if coordinates is None else _build(*settings, coordinates),
         jnp.zeros(target.dimension) if starts is None else starts,
         target.batches,
         num_draws=num_draws,
@@ -106,11 +109,23 @@ def run_chains(
     )
 
 
-@lru_cache(maxsize=64)
-def _sampler(
-    gradient: GradFn, step_size: float, thermostat_mass: float, integrator: str | None
+def _build(
+    gradient: GradFn,
+    step_size: float,
+    thermostat_mass: float,
+    integrator: str | None,
+    coordinates: Coordinates | None = None,
 ) -> Sampler:
-    """Build a sampler; equal arguments give the same object, so that its program compiles once."""
+    """Build a sampler."""
     return msgnht(
-        gradient, step_size, DIFFUSION, thermostat_mass=thermostat_mass, integrator=integrator
+        gradient,
+        step_size,
+        DIFFUSION,
+        thermostat_mass=thermostat_mass,
+        integrator=integrator,
+        coordinates=coordinates,
     )
+
+
+_sampler = lru_cache(maxsize=64)(_build)
+"""Equal arguments give the same object, so that its program compiles once."""
