@@ -130,7 +130,16 @@ def plot(points: list[dict], path: Path) -> None:
     image = axis.imshow(np.maximum(errors, norm.vmin or 0), colors, norm=norm, aspect="auto")
     for (i, j), error in np.ndenumerate(errors):
         label = f"{error:.0f}" if error >= 10 else f"{error:.1f}"
-        axis.text(j, i, "div." if np.isnan(error) else label, ha="center", va="center", fontsize=8)
+        dark = error <= 1 or error >= 50  # false for NaN
+        axis.text(
+            j,
+            i,
+            "div." if np.isnan(error) else label,
+            color="white" if dark else "black",
+            ha="center",
+            va="center",
+            fontsize=8,
+        )
     axis.set_xticks(range(len(methods)), methods, rotation=40, ha="right", fontsize=9)
     axis.set_yticks(range(len(problems)), [", ".join(p) for p in problems], fontsize=9)
     for end in range(1, len(problems)):
