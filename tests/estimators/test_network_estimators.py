@@ -6,8 +6,11 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
 from isotherm.estimators import network_posterior
@@ -130,6 +133,11 @@ def test_class_probabilities_are_averages_over_draws(prior_variance):
     expected = np.exp(outputs_of_draws(model.fit(x, y > y.mean()), x))
     expected = expected / expected.sum(-1, keepdims=True)
     np.testing.assert_allclose(model.predict_proba(x), expected.mean((0, 1)), atol=1e-5)
+    right = model.predict(x) == (y > y.mean())
+    shown = model.plot_calibration(x, y > y.mean()).axes[0].lines[1].get_ydata()
+    assert shown.min() <= right.mean() <= shown.max()
+    with pytest.raises(ValueError, match=r"labels that `fit` has not seen: \[2\]"):
+        model.plot_calibration(x, np.full(len(x), 2))
     assert not any(hasattr(model, name) for name in ("coef_", "intercept_", "fit_intercept"))
 
 
@@ -302,3 +310,22 @@ def test_stiff_directions_are_stretched_and_steps_are_longer():
 
     assert largest(True) < largest(False) / 4
     assert target.step_size < 1.4 * 0.5 * largest(True) ** -0.5
+
+
+def test_a_pipeline_with_categorical_columns_learns_them_and_shows_plots():
+    rng = np.random.default_rng(0)
+    kind, number = rng.choice(["red", "green", "blue"], 150), rng.normal(size=150)
+    y = np.select([kind == "red", kind == "green"], [3.0, -3.0], 0.0) + number
+    y = y + 0.3 * rng.normal(size=150)
+    x = np.array([kind, number], dtype=object).T
+    columns = make_column_transformer((OneHotEncoder(), [0]), (StandardScaler(), [1]))
+    model = BayesianMLPRegressor(
+        (4,), num_draws=40, num_chains=2, thin=10, burn_in=0, random_state=0
+    )
+    pipeline = make_pipeline(columns, model).fit(x[:100], y[:100])
+    assert pipeline.score(x[100:], y[100:]) > 0.9
+    inputs = pipeline[:-1].transform(x[100:])
+    histogram = pipeline[-1].plot_calibration(inputs, y[100:]).axes[0]
+    assert sum(bar.get_height() for bar in histogram.patches[:5]) == 50  # every row is in a bar
+    lines = pipeline[-1].plot_learning_curve().axes[0].lines
+    np.testing.assert_array_equal([line.get_ydata() for line in lines], model.learning_curve_)

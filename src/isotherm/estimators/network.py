@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,9 @@ from isotherm.estimators.base import (
     ClassLabelsMixin,
     check_positive,
 )
+from isotherm.estimators.network_plots import plot_learning_curve, plot_pit, plot_reliability
 from isotherm.estimators.network_posterior import (
+    POINTS_PER_ROUND,
     THERMOSTAT_MASS,
     MLPModel,
     NetworkTarget,
@@ -40,6 +42,9 @@ from isotherm.exceptions import HealthWarning
 from isotherm.loop.run import Run, Summary
 from isotherm.models.likelihoods import Gaussian, Likelihood, StudentT, as_likelihood
 from isotherm.models.networks import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONVERGENCE_ROWS = 50
 """R-hat and effective sample sizes are those of the outputs for this many rows."""
@@ -122,6 +127,10 @@ class BayesianMLP(BayesianEstimator):
         """Log likelihood of (at most 2048) rows on the way into the posterior, (chain, point)."""
         check_is_fitted(self)
         return self._target.log_likelihoods
+
+    def plot_learning_curve(self) -> "Figure":
+        """Plot `learning_curve_`, a line per chain: flat and together once they have arrived."""
+        return plot_learning_curve(self.learning_curve_, POINTS_PER_ROUND)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -364,6 +373,23 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         probabilities = self._average_predictions(X)
         return probabilities / probabilities.sum(1, keepdims=True)
 
+    def plot_calibration(self, X: Any, y: Any) -> "Figure":
+        """Plot the share of correct predictions against the confidence.
+
+        On the diagonal the classifier is calibrated, below it is overconfident.
+
+        Parameters
+        ----------
+        X, y
+            Rows and their labels, other than those of `fit`.
+        """
+        probabilities = self.predict_proba(X)
+        y = np.asarray(column_or_1d(y))
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"`y` has labels that `fit` has not seen: {unknown[:5].tolist()}.")
+        return plot_reliability(probabilities, np.searchsorted(self.classes_, y))
+
     def _set_fitted_attributes(self) -> None:
         """Set nothing: a network has no posterior mean of its weights."""
 
@@ -604,6 +630,23 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         """
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return self.predictive(X).sample(jax.random.key(seed), num_samples)
+
+    def plot_calibration(self, X: Any, y: Any) -> "Figure":
+        """Plot the histogram of predictive probabilities of a smaller target (PIT).
+
+        It is flat if predictions are calibrated. Too many rows at both ends: intervals are too
+        narrow; too many in the middle: too wide.
+
+        Parameters
+        ----------
+        X, y
+            Rows and their targets, other than those of `fit`.
+        """
+        y = np.asarray(column_or_1d(y), np.float64)
+        X = self._validate_features(X)
+        check_consistent_length(X, y)
+        values = [self._mixture(x).cdf(y[rows]) for rows, x in _blocks(X)]
+        return plot_pit(np.clip(np.concatenate(values), 0.0, 1.0))
 
     def _mixture(self, x: np.ndarray) -> Mixture:
         """Return the mixtures of standardised rows."""
