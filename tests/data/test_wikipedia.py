@@ -77,6 +77,7 @@ def test_shards_do_not_depend_on_the_number_of_workers(uninterrupted, tmp_path):
     assert files(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 def test_shards_of_a_gzipped_dump_do_not_depend_on_the_number_of_workers(tmp_path):
     dump = wikis.write(tmp_path, "toy.xml.gz", wikis.toy_pages())
     for workers in (1, 3):
@@ -145,6 +146,7 @@ def test_a_build_killed_while_counting_resumes(uninterrupted, tmp_path, limit):
     assert starts == sorted(starts) and starts[-1] > starts[0]
 
 
+@pytest.mark.slow
 def test_a_build_killed_by_sigkill_resumes_and_leaves_no_workers(uninterrupted, tmp_path):
     dump, expected = uninterrupted
     code = f"""
@@ -368,6 +370,7 @@ def _die(chunk, settings):
     os._exit(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["toy.xml.gz", MULTISTREAM])
 def test_memory_does_not_grow_with_the_dump(tmp_path, name, monkeypatch):
     """120 more pages of 50 kB each need the same memory, up to uncollected garbage."""

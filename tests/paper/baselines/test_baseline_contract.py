@@ -19,6 +19,7 @@ from isotherm.paper.baselines.mc_dropout import mc_dropout
 from isotherm.paper.baselines.sgd import sgd
 from isotherm.paper.baselines.swag import swag
 from isotherm.paper.baselines.training import draw_outputs
+from marks import slow
 
 RNG = np.random.default_rng(1)
 SIZE = 300
@@ -81,15 +82,15 @@ def fit_cyclical(key):
 
 
 FITS = [
-    fit_sgd,
-    fit_bayes_by_backprop,
-    fit_mc_dropout,
-    fit_deep_ensemble,
+    slow(fit_sgd),
+    slow(fit_bayes_by_backprop),
+    slow(fit_mc_dropout),
+    slow(fit_deep_ensemble),
     fit_laplace,
-    fit_swag,
-    pytest.param(fit_ivon, marks=pytest.mark.slow),
-    fit_kfac_laplace,
-    pytest.param(fit_cyclical, marks=pytest.mark.slow),
+    slow(fit_swag),
+    slow(fit_ivon),
+    slow(fit_kfac_laplace),
+    slow(fit_cyclical),
 ]
 
 

@@ -38,6 +38,7 @@ class Interrupted(Exception):
     """Raised in the middle of a run."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_exactly(learner, tmp_path):
     key = jax_random.key(0)
     whole = learner.learn(key, "one", Checkpoints(), silent)
@@ -189,6 +190,7 @@ def test_rows_and_figures_of_the_table():
     assert set(table.plot(config, result)) == {"methods", "factors", "reliability"}
 
 
+@pytest.mark.slow
 def test_a_rival_predicts(data):
     p = rivals.predict("SGD", RECIPE, data, jax_random.key(0))
     assert p.shape == (100, 10)

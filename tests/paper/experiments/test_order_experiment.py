@@ -31,6 +31,7 @@ def failed(result):
     return [claim.claim for claim in order.check(order.Config(), result) if not claim.holds]
 
 
+@pytest.mark.slow
 def test_claims_hold_in_the_smoke_run(document):
     assert set(document) == FIELDS
     assert document["claims"] and all(claim["holds"] for claim in document["claims"])
