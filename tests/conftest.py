@@ -15,6 +15,21 @@ MOST_MEMORY = 1.3e9
 LEAST_GROWTH = 0.2e9
 """Bytes by which a process grows before programs are freed again: what remains after that, modules
 and data, can exceed `MOST_MEMORY`, and every test would compile everything anew."""
+LONG_DOCTESTS = (
+    "src/isotherm/batches/streamed",
+    "src/isotherm/diagnostics/predictions",
+    "src/isotherm/diagnostics/stein_discrepancy",
+    "src/isotherm/dynamics/measured_order",
+    "src/isotherm/estimators",
+    "src/isotherm/gradients/balanced",
+    "src/isotherm/interop/optax",
+    "src/isotherm/loop/collect",
+    "src/isotherm/paper/baselines",
+    "src/isotherm/topics/dpfa/boltzmann",
+)
+"""Doctests that are slow: what they show has quick tests."""
+LONG_CHECKS = ("check_sample_weight_equivalence_on_dense_data]",)
+"""Checks of scikit-learn that are slow: this one is expected to fail."""
 
 
 @pytest.fixture
@@ -67,8 +82,15 @@ def pytest_configure():
             os.sched_setaffinity(0, own)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Start with the long tests, so that both processes end at about the same time."""
+    """Mark long doctests and checks, and start with the long tests.
+
+    So both processes end at about the same time.
+    """
+    for item in items:
+        if item.nodeid.startswith(LONG_DOCTESTS) or item.nodeid.endswith(LONG_CHECKS):
+            item.add_marker(pytest.mark.slow)
     items.sort(
         key=lambda item: not item.nodeid.startswith(("tests/paper/experiments", "tests/docs"))
     )
