@@ -38,6 +38,7 @@ def test_claims_hold_in_the_smoke_run(document):
     assert {figure["name"] for figure in document["figures"]} == {"local_error", "stationary_bias"}
 
 
+@pytest.mark.slow
 def test_rows_have_the_same_keys(document):
     config = order.SMOKE
     assert len(document["rows"]) == len(config.words) * len(config.thermostats)
