@@ -360,6 +360,7 @@ def test_bad_arguments(uninterrupted, tmp_path, name):
         build(tmp_path / "nowhere", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_not_a_hang(uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "count_chunk", _die)
     with pytest.raises(ChildProcessError, match="A worker process was killed"):
@@ -400,6 +401,7 @@ def real():
     return found[0] / names[1], found[0] / names[0]
 
 
+@pytest.mark.slow
 def test_first_articles_of_the_real_dump(tmp_path):
     dump, words = real()
     built = build_shards(dump, words, tmp_path, workers=1, limit=4, chunk_bytes=1 << 16)

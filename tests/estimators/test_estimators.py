@@ -331,6 +331,7 @@ def test_a_target_without_noise_has_a_narrow_and_finite_posterior(target):
         assert sd.max() < 1e-3 * max(1, y.std())
 
 
+@pytest.mark.slow
 def test_chains_that_disagree_cause_a_warning():
     """Separable classes with a very wide prior: the posterior fills a half-space."""
     x = np.random.default_rng(0).normal(size=(60, 3))

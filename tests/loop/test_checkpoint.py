@@ -204,6 +204,7 @@ def test_a_truncated_or_missing_file_is_detected(monkeypatch, tmp_path):
         run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_state_in_parts_resumes_the_same(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 3)

@@ -294,6 +294,7 @@ def test_the_next_stack_is_read_while_chains_move():
     assert events.index(("read", 40)) > events.index(("seen", 20))  # two stacks at a time
 
 
+@pytest.mark.slow
 def test_policies_that_do_not_suit_a_thermostat_warn():
     settings = {"num_draws": 2, "burn_in": 0, "thin": 1}
     for source, match in [

@@ -75,7 +75,7 @@ def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
 @pytest.mark.parametrize(
     ("sampler", "changes"),
     [
-        (isotherm.msgnht(normal, 0.3), {"size": 1, "num_chains": 20}),
+        slow(isotherm.msgnht(normal, 0.3), {"size": 1, "num_chains": 20}),
         (isotherm.msgnht(normal, 0.01), {"size": 1, "num_chains": 20, "thin": 1}),
         slow(isotherm.sgnht(normal, 0.1, temperature=0.3), {"size": 100}),
         (isotherm.sgld(normal, 0.1), {}),

@@ -133,6 +133,7 @@ def test_chains_do_not_go_back_to_a_state_about_to_diverge(key, monkeypatch):
     assert np.abs(found.draws["w"]).max() < 12  # 100 times too hot at a wall: 2 + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [2, 6])
 def test_a_run_interrupted_after_a_rollback_has_the_same_result(
     key, monkeypatch, tmp_path, short_chunks, cut

@@ -45,8 +45,8 @@ ONE_OF_A_KIND = {
     "msgnht-AKADODAKA",
     "msgnht-full",
 }
-"""The quick samplers where every sampler is compiled once more: all families, and words that begin
-with a drift, with a kick, or have two gradients."""
+"""The quick samplers where samplers are compiled: all families, and words that begin with a drift,
+with a kick, or have two gradients. The laws of named words have quick tests as well."""
 SOME_QUICK = pytest.mark.parametrize(
     "name", [name if name in ONE_OF_A_KIND else slow(name) for name in FACTORIES]
 )
@@ -93,9 +93,9 @@ def compiled(name):
 
 @pytest.mark.parametrize(
     ("dtype", "name"),
-    [(jnp.float32, name) for name in FACTORIES]
-    + [
-        (jnp.bfloat16, name) if name in ONE_OF_A_KIND else slow(jnp.bfloat16, name)
+    [
+        (dtype, name) if name in ONE_OF_A_KIND else slow(dtype, name)
+        for dtype in (jnp.float32, jnp.bfloat16)
         for name in FACTORIES
     ],
 )
@@ -124,7 +124,7 @@ def test_double_precision_is_kept(key, name):
         assert all(leaf.dtype == jnp.float64 for leaf in floats)
 
 
-@ALL_SAMPLERS
+@SOME_QUICK
 def test_the_same_key_gives_the_same_draw_and_another_key_another(key, name):
     init, step, _ = compiled(name)
     state = init(position(), key)

@@ -205,9 +205,7 @@ def long_p_value(states, word, temperature, num_steps):
     return gaussian_p_value(draws[:, random_], mean[random_], cov[random_][:, random_])
 
 
-@pytest.mark.parametrize(
-    "word", [word if word in ("euler", "ABOBA", "BADODAB") else slow(word) for word in WORDS]
-)
+@pytest.mark.parametrize("word", [word if word == "ABOBA" else slow(word) for word in WORDS])
 def test_sghmc_follows_its_gaussian_law_over_40_steps(key, word):
     settings = [(0.5, 0.8, 1.0), (0.5, 0.8, 0.5)]
     runs = run_chains(key, sghmc_program(word), settings)

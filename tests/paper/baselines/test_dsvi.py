@@ -177,6 +177,7 @@ def test_bad_settings_raise(key, settings, message):
         dsvi(key, GRADIENT, ZERO, BATCHES, **settings)
 
 
+@pytest.mark.slow
 def test_bad_targets_and_divergence_raise(key):
     with pytest.raises(ValueError, match=r"`grad_fn` must come from `isotherm.minibatch_gradient`"):
         dsvi(key, lambda w, batch: -w, ZERO, BATCHES)

@@ -77,6 +77,7 @@ def test_a_warm_start_reduces_the_number_of_epochs():
     assert config.natural(1.0).num_epochs < config.plain(1e-4).num_epochs
 
 
+@pytest.mark.slow
 def test_a_diverged_chain_is_reported(data):
     recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
     result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)

@@ -35,13 +35,22 @@ def simulated(documents=200, seed=0):
 # The checks use real numbers, which the default refuses (tested below).
 @parametrize_with_checks(
     [
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
         BayesianDPFA((3, 2), fractional="round", inference="filtering", **TINY),
         BayesianDPFA((3, 2), fractional="round", inference="gibbs", max_iter=2, **TINY),
     ]
 )
 def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
+    ]
+)
+def test_scikit_learn_checks_of_sgmcmc(estimator, check):
     check(estimator)
 
 

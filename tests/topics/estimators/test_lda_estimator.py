@@ -16,7 +16,7 @@ from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
 from marks import slow
 
-QUICK = ("scir", "sgrld", "msgnht")
+QUICK = ("scir", "msgnht")
 """The samplers of this test that are quick; `tests/topics/test_lda.py` has all of them."""
 
 

@@ -113,7 +113,7 @@ def test_a_setting_without_effect_is_reported(model, name):
         (MODELS[0], {"n_components": 3}),
         (MODELS[0], {"doc_topic_prior": 0.3}),
         (MODELS[0], {"random_state": 1}),
-        (MODELS[1], {"layers": (3, 2)}),
+        slow(MODELS[1], {"layers": (3, 2)}),
     ],
 )
 def test_a_setting_changed_between_batches_is_refused(model, change):
