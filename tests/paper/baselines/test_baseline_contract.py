@@ -19,7 +19,6 @@ from isotherm.paper.baselines.mc_dropout import mc_dropout
 from isotherm.paper.baselines.sgd import sgd
 from isotherm.paper.baselines.swag import swag
 from isotherm.paper.baselines.training import draw_outputs
-from marks import slow
 
 RNG = np.random.default_rng(1)
 SIZE = 300
@@ -82,18 +81,19 @@ def fit_cyclical(key):
 
 
 FITS = [
-    slow(fit_sgd),
-    slow(fit_bayes_by_backprop),
-    slow(fit_mc_dropout),
-    slow(fit_deep_ensemble),
+    fit_sgd,
+    fit_bayes_by_backprop,
+    fit_mc_dropout,
+    fit_deep_ensemble,
     fit_laplace,
-    slow(fit_swag),
-    slow(fit_ivon),
-    slow(fit_kfac_laplace),
-    slow(fit_cyclical),
+    fit_swag,
+    fit_ivon,
+    fit_kfac_laplace,
+    fit_cyclical,
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", FITS)
 def test_draws_predict(key, fit):
     """Draws have the right shapes, are reproducible, and predict a disc."""
