@@ -5,9 +5,14 @@ import gc
 import os
 from pathlib import Path
 
-import jax
-import pytest
+import compiled_programs
 
+compiled_programs.choose_folder()
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+compiled_programs.let_this_process_write()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 MOST_MEMORY = 1.3e9
@@ -15,6 +20,21 @@ MOST_MEMORY = 1.3e9
 LEAST_GROWTH = 0.2e9
 """Bytes by which a process grows before programs are freed again: what remains after that, modules
 and data, can exceed `MOST_MEMORY`, and every test would compile everything anew."""
+LONG_DOCTESTS = (
+    "src/isotherm/batches/streamed",
+    "src/isotherm/diagnostics/predictions",
+    "src/isotherm/diagnostics/stein_discrepancy",
+    "src/isotherm/dynamics/measured_order",
+    "src/isotherm/estimators",
+    "src/isotherm/gradients/balanced",
+    "src/isotherm/interop/optax",
+    "src/isotherm/loop/collect",
+    "src/isotherm/paper/baselines",
+    "src/isotherm/topics/dpfa/boltzmann",
+)
+"""Doctests that are slow: what they show has quick tests."""
+LONG_CHECKS = ("check_sample_weight_equivalence_on_dense_data]",)
+"""Checks of scikit-learn that are slow: this one is expected to fail."""
 
 
 @pytest.fixture
@@ -59,16 +79,28 @@ def pytest_runtest_teardown():
 
 
 def pytest_configure():
-    """Pin each test process to cores of its own, so that their threads do not compete."""
+    """Pin each test process to cores of its own, so that their threads do not compete.
+
+    The process that starts them looks after the folder of compiled programs.
+    """
     worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{end}") for end in ("", "_COUNT"))
+    if not worker:
+        compiled_programs.empty_if_large()
     if worker and count and hasattr(os, "sched_setaffinity"):
         own = sorted(os.sched_getaffinity(0))[int(worker.removeprefix("gw")) :: int(count)]
         if own:
             os.sched_setaffinity(0, own)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Start with the long tests, so that both processes end at about the same time."""
+    """Mark long doctests and checks, and start with the long tests.
+
+    So both processes end at about the same time.
+    """
+    for item in items:
+        if item.nodeid.startswith(LONG_DOCTESTS) or item.nodeid.endswith(LONG_CHECKS):
+            item.add_marker(pytest.mark.slow)
     items.sort(
         key=lambda item: not item.nodeid.startswith(("tests/paper/experiments", "tests/docs"))
     )

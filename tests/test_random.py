@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from isotherm import random
+from marks import slow
 
 FALSE_ALARM = 1e-5
 
@@ -94,7 +95,9 @@ def all_p_values(x):
             yield correlation_p_value(x, axis, lag)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=list(SOURCES))
+@pytest.mark.parametrize(
+    "source", [slow(name) if name == "leaves" else name for name in SOURCES], ids=list(SOURCES)
+)
 def test_bits_look_independent_across_elements_steps_leaves_and_chains(key, source):
     assert min(all_p_values(SOURCES[source](key))) > FALSE_ALARM
 
@@ -141,6 +144,7 @@ def shared_pairs(draw):
     return repeated((x[:, 0::2] << np.uint64(32)) | x[:, 1::2])
 
 
+@pytest.mark.slow
 def test_the_numbers_of_different_seeds_are_unrelated():
     assert first_numbers_p_value(random.bits) > FALSE_ALARM
     assert first_numbers_p_value(plain_words) < FALSE_ALARM
@@ -242,7 +246,7 @@ def test_wide_multiplication_is_exact():
     np.testing.assert_array_equal(low, product.astype(np.uint32))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096])
+@pytest.mark.parametrize("size", [1, slow(2), slow(3), 10, slow(97), 1000, slow(4096)])
 def test_permuted_is_a_permutation(key, size):
     image = np.asarray(random.permuted(key, jnp.arange(size), size))
     assert sorted(image) == list(range(size))

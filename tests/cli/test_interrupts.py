@@ -100,6 +100,7 @@ def wait_for_piece(number):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_finishes_its_piece_of_work_and_can_be_resumed():
     words = ["run", "long one", "--seed", "3", "--set", "seconds=1", "--out", "my runs"]
     process = start(*words)

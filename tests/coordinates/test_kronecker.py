@@ -79,6 +79,7 @@ def test_convolutions_vectors_and_scalars_have_coordinates():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pushed))
 
 
+@pytest.mark.slow
 def test_sampling_gives_the_exact_posterior(problem):
     """With the settings for natural coordinates: h = 0.05, D = 1, mass 10."""
     grad_fn, batches, position, curvature = problem

@@ -77,6 +77,7 @@ def test_shards_do_not_depend_on_the_number_of_workers(uninterrupted, tmp_path):
     assert files(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 def test_shards_of_a_gzipped_dump_do_not_depend_on_the_number_of_workers(tmp_path):
     dump = wikis.write(tmp_path, "toy.xml.gz", wikis.toy_pages())
     for workers in (1, 3):
@@ -145,6 +146,7 @@ def test_a_build_killed_while_counting_resumes(uninterrupted, tmp_path, limit):
     assert starts == sorted(starts) and starts[-1] > starts[0]
 
 
+@pytest.mark.slow
 def test_a_build_killed_by_sigkill_resumes_and_leaves_no_workers(uninterrupted, tmp_path):
     dump, expected = uninterrupted
     code = f"""
@@ -358,6 +360,7 @@ def test_bad_arguments(uninterrupted, tmp_path, name):
         build(tmp_path / "nowhere", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_not_a_hang(uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "count_chunk", _die)
     with pytest.raises(ChildProcessError, match="A worker process was killed"):
@@ -368,6 +371,7 @@ def _die(chunk, settings):
     os._exit(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["toy.xml.gz", MULTISTREAM])
 def test_memory_does_not_grow_with_the_dump(tmp_path, name, monkeypatch):
     """120 more pages of 50 kB each need the same memory, up to uncollected garbage."""
@@ -397,6 +401,7 @@ def real():
     return found[0] / names[1], found[0] / names[0]
 
 
+@pytest.mark.slow
 def test_first_articles_of_the_real_dump(tmp_path):
     dump, words = real()
     built = build_shards(dump, words, tmp_path, workers=1, limit=4, chunk_bytes=1 << 16)

@@ -14,6 +14,7 @@ from scipy import stats
 import laws
 from isotherm.diagnostics import conformal as c
 from isotherm.diagnostics import conformal_intervals, conformal_sets, gaussian_mixture
+from marks import slow
 
 ROWS, REPLICATES, LEVEL = 9, 500, 0.85
 EXACT = 9 / 10
@@ -30,7 +31,7 @@ def uncorrected(scores, level):
 
 
 @pytest.mark.parametrize("method", ["quantile", "normalized"])
-@pytest.mark.parametrize("kind", ["mixture", "moments"])
+@pytest.mark.parametrize("kind", [slow("mixture"), "moments"])
 def test_intervals_have_the_stated_coverage(monkeypatch, method, kind):
     def predictions(x):
         if kind == "moments":

@@ -16,6 +16,7 @@ from isotherm.diagnostics.noise import (
     largest_step_size,
     noise_ratio,
 )
+from marks import slow
 
 FALSE_ALARM = 1e-4  # probability that one statistical test fails on correct code
 KEY = jax.random.key(0)
@@ -147,7 +148,7 @@ def test_bad_input_is_refused(call, message):
 
 
 @pytest.mark.parametrize("diffusion", [0.0, 3.0])
-@pytest.mark.parametrize(("kick", "h"), [(1.2, 0.02), (5.0, 0.005)])
+@pytest.mark.parametrize(("kick", "h"), [(1.2, 0.02), slow(5.0, 0.005)])
 def test_the_lifetime_of_euler(key, kick, h, diffusion):
     """A flat density with gradient noise in 200 independent coordinates; nothing is fitted."""
     sigma = kick / h

@@ -9,6 +9,7 @@ import isotherm
 from isotherm.diagnostics.calibration import mutual_information
 from isotherm.diagnostics.predictions import WithEntropy, class_probabilities, posterior_predictive
 from isotherm.paper.baselines.gaussian import GaussianApproximation
+from marks import slow
 
 
 def probabilities(weights, x):
@@ -38,6 +39,7 @@ def test_blocks_do_not_change_the_average(key, draws, draws_per_block, rows_per_
     assert mean.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_draws_of_a_sampler_and_of_an_approximation_predict_the_same(key):
     """Both sample the same Gaussian posterior."""
     x = jnp.linspace(-2, 2, 5)
@@ -85,7 +87,7 @@ def test_bad_input_of_posterior_predictive_is_refused(change, message):
         posterior_predictive(**(arguments | change))
 
 
-@pytest.mark.parametrize("rows_per_block", [1, 4, 9, 100])
+@pytest.mark.parametrize("rows_per_block", [slow(1), 4, slow(9), 100])
 def test_averages_while_sampling_equal_those_of_stored_draws(key, rows_per_block):
     """Both are averages over draws, for any block size."""
     x = np.asarray(jax.random.normal(jax.random.fold_in(key, 1), (9, 3)))

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from isotherm.diagnostics import adaptive_calibration_error, smooth_calibration_error
+from marks import slow
 
 RNG = np.random.default_rng(2)
 
@@ -27,7 +28,7 @@ def reflected(p, labels, sigma, points=20_001):
     return np.trapezoid(np.abs(total / len(labels)), t)
 
 
-@pytest.mark.parametrize(("rows", "sharpness"), [(60, 3.0), (40, 1.0)])
+@pytest.mark.parametrize(("rows", "sharpness"), [slow(60, 3.0), (40, 1.0)])
 def test_the_error_is_the_width_at_which_it_equals_the_width(rows, sharpness):
     p, labels = predictions(rows, sharpness)
     error = smooth_calibration_error(p, labels)

@@ -48,12 +48,14 @@ def test_agrees_with_autodiff(scale, exponent):
     np.testing.assert_allclose(value, brute_force(draws, scale, exponent), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_block_size_does_not_change_the_value():
     draws = jax.random.normal(KEY, (100, 4))
     values = [ksd(draws, -draws, block_size=size) for size in (33, 4096)]
     np.testing.assert_allclose(values, values[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_exact_draws_have_the_value_of_the_floor():
     """KSD² over floor² averages to 1 on exact draws; 100 replicates, 5 standard errors."""
     for n in (50, 200):

@@ -105,6 +105,7 @@ def test_the_table_has_a_row_per_tensor_and_chain():
     assert temperature_table(both, [10, 10])[-1].name == "leaf 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.0, 0.9])
 def test_false_alarms_of_the_table_are_as_stated(memory):
     """Level 0.9, 1000 rows: 100 alarms expected, sd 9.5; 0.15 is 5 sd. Mutant: 20 % too hot.

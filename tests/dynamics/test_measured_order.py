@@ -16,6 +16,7 @@ from isotherm.dynamics.langevin import langevin
 from isotherm.dynamics.measured_order import local_errors, power_law, time_average
 from isotherm.dynamics.order import THERMOSTATS, local_order
 from isotherm.models import double_well
+from marks import slow
 
 STEP_SIZES = (0.002, 0.004, 0.008)
 WORDS = [
@@ -33,7 +34,9 @@ def order_of(letters):
     return power_law(STEP_SIZES, errors)[0][0, 0] - 1
 
 
-@pytest.mark.parametrize("thermostat", THERMOSTATS)
+@pytest.mark.parametrize(
+    "thermostat", [kind if kind == "per_coordinate" else slow(kind) for kind in THERMOSTATS]
+)
 def test_slopes_are_the_order_plus_one_with_either_noise(thermostat):
     errors = local_errors(WORDS, thermostat, wells, STEP_SIZES)
     slopes, _ = power_law(STEP_SIZES, errors)
@@ -61,7 +64,11 @@ def symbol_of_the_error(word, noise):
     return abs(total)
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.name)
+@pytest.mark.parametrize(
+    "word",
+    [word if word.name == "ABOBA" else slow(word) for word in WORDS],
+    ids=[word.name for word in WORDS],
+)
 def test_the_error_of_the_code_equals_the_leading_error_of_the_algebra(word):
     h = 0.0005
     errors = local_errors([word], "per_coordinate", wells, [h])[0, :, 0]
@@ -73,7 +80,7 @@ def test_the_error_of_the_code_equals_the_leading_error_of_the_algebra(word):
 
 @pytest.mark.parametrize(
     ("letters", "order"),
-    [("ADBKNBD", 1), ("AADBKNBDA", 1), ("ADKNDA", 0)],
+    [("ADBKNBD", 1), slow("AADBKNBDA", 1), slow("ADKNDA", 0)],
     ids=["half a drift lost", "drift in thirds", "no damping"],
 )
 def test_mutant_words_have_a_lower_order(letters, order):
@@ -83,8 +90,8 @@ def test_mutant_words_have_a_lower_order(letters, order):
 @pytest.mark.parametrize(
     ("module", "name", "mutant", "letters", "order"),
     [
-        (thermostats, "mean_decay", lambda x, decay: jnp.ones_like(x), "KADODAK", 1),
-        (flows, "diffuse", lambda p, r, s, t: p + jnp.sqrt(s * t) * r, "ADBKNBDA", 0),
+        slow(thermostats, "mean_decay", lambda x, decay: jnp.ones_like(x), "KADODAK", 1),
+        slow(flows, "diffuse", lambda p, r, s, t: p + jnp.sqrt(s * t) * r, "ADBKNBDA", 0),
         (flows, "kick", lambda p, g, t: p + 0.99 * g * t, "ADBKNBDA", 0),
     ],
     ids=["noise not damped", "noise too weak", "kick too weak"],

@@ -40,10 +40,17 @@ def expected_failures(estimator):
 
 
 @parametrize_with_checks(
-    [BayesianLinearRegression(**LINEAR), BayesianLogisticRegression(**LINEAR)],
-    expected_failed_checks=expected_failures,
+    [BayesianLinearRegression(**LINEAR)], expected_failed_checks=expected_failures
 )
-def test_scikit_learn_contract_of_linear_models(estimator, check):
+def test_scikit_learn_contract_of_linear_regression(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [BayesianLogisticRegression(**LINEAR)], expected_failed_checks=expected_failures
+)
+def test_scikit_learn_contract_of_logistic_regression(estimator, check):
     check(estimator)
 
 

@@ -17,6 +17,7 @@ from isotherm import BayesianLinearRegression, BayesianLogisticRegression
 from isotherm.estimators.design_svd import column_statistics
 from isotherm.exceptions import HealthWarning
 from isotherm.models.logistic_mode import logistic_log_density
+from marks import slow
 
 SHORT = {"num_draws": 30, "num_chains": 2, "random_state": 0}
 X, Y = classes(2)
@@ -52,6 +53,7 @@ def test_numbers_whose_squares_overflow_are_refused(number, form):
         BayesianLinearRegression(**SHORT).fit(form(X), X[:, 0] * number)
 
 
+@pytest.mark.slow
 def test_very_large_and_very_small_units_do_not_matter():
     for model, x, y in both():
         expected = model.fit(x, y).score(x, y)
@@ -130,6 +132,7 @@ def test_equal_weights_change_no_bit_and_partial_fit_takes_weights():
                 model.fit(x, y, sample_weight=wrong)
 
 
+@pytest.mark.slow
 def test_weights_and_minibatches_agree():
     """With more rows than a full batch, importance batches have the weights as well."""
     rng = np.random.default_rng(0)
@@ -222,7 +225,7 @@ def test_the_seed_determines_everything(random_state):
         assert same_draws(first, second) and not same_draws(first, other)
 
 
-@pytest.mark.parametrize("batch_size", [None, 20])
+@pytest.mark.parametrize("batch_size", [None, slow(20)])
 def test_partial_fit_with_the_same_rows_equals_a_longer_run_bit_for_bit(batch_size):
     for model, x, y in both():
         if batch_size is not None:
@@ -241,6 +244,7 @@ def test_partial_fit_with_the_same_rows_equals_a_longer_run_bit_for_bit(batch_si
             )
 
 
+@pytest.mark.slow
 def test_partial_fit_with_other_rows_samples_the_posterior_given_all_rows():
     for model, x, y in both(num_draws=400):
         whole = clone(model).set_params(random_state=1).fit(x, y)
@@ -327,6 +331,7 @@ def test_a_target_without_noise_has_a_narrow_and_finite_posterior(target):
         assert sd.max() < 1e-3 * max(1, y.std())
 
 
+@pytest.mark.slow
 def test_chains_that_disagree_cause_a_warning():
     """Separable classes with a very wide prior: the posterior fills a half-space."""
     x = np.random.default_rng(0).normal(size=(60, 3))

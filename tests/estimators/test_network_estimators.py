@@ -19,6 +19,7 @@ from isotherm.models import CuratedLabels
 from isotherm.models.likelihoods import Categorical, Gaussian
 from isotherm.references.conjugate import linear_posterior_half_cauchy
 from isotherm.references.logistic import logistic_posterior
+from marks import slow
 
 EXACT = {"prior_variance": 4.0, "num_draws": 500, "thin": 50, "random_state": 0}
 
@@ -29,6 +30,7 @@ def make_rows(size=60, seed=0):
     return x, 2 * x[:, 0] - 0.05 * x[:, 1] + rng.normal(size=size)
 
 
+@pytest.mark.slow
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()
     model = BayesianMLPRegressor((), noise="constant", noise_df=None, **EXACT).fit(x, y)
@@ -126,7 +128,7 @@ def outputs_of_draws(model, x):
     return outputs.astype(np.float64)
 
 
-@pytest.mark.parametrize("prior_variance", [pytest.param(4.0, marks=pytest.mark.slow), "learned"])
+@pytest.mark.parametrize("prior_variance", [4.0, slow("learned")])
 def test_class_probabilities_are_averages_over_draws(prior_variance):
     x, y = make_rows(30)
     model = BayesianMLPClassifier((4, 3), prior_variance=prior_variance, **SHORT)
@@ -152,7 +154,7 @@ def test_curated_labels_are_the_likelihood_and_the_prediction():
 
 @pytest.mark.parametrize(
     ("noise", "df"),
-    [("constant", None), pytest.param("input-dependent", 5.0, marks=pytest.mark.slow)],
+    [("constant", None), slow("input-dependent", 5.0)],
 )
 def test_predictive_distributions_are_mixtures_over_draws(noise, df):
     x, y = make_rows(30)
@@ -227,6 +229,7 @@ def test_early_stopping_returns_the_best_network_on_held_out_rows():
     assert np.all(fewer.trained[:, -1] < -1)  # all rows are trained on
 
 
+@pytest.mark.slow
 def test_chains_have_arrived_when_the_likelihood_stops_drifting(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 2))
@@ -243,6 +246,7 @@ def test_chains_have_arrived_when_the_likelihood_stops_drifting(monkeypatch):
         BayesianMLPRegressor((5,), num_draws=2, num_chains=2, random_state=0).fit(x, y)
 
 
+@pytest.mark.slow
 def test_a_round_that_diverges_is_repeated_with_shorter_steps(monkeypatch):
     monkeypatch.setattr(network_posterior, "STEP_TIMES_FREQUENCY", 50.0)  # unstable above 2
     x, y = make_rows(60)

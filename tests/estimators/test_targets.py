@@ -17,6 +17,7 @@ from isotherm.estimators.logistic_posterior import logistic_target
 from isotherm.estimators.logistic_surrogate import fit_surrogate, full_batches, gradient
 from isotherm.estimators.logistic_tuning import choose_batches
 from isotherm.models import logistic
+from marks import slow
 
 SETTINGS = {"prior_variance": 6.25, "standardize": True, "fit_intercept": True}
 
@@ -57,7 +58,7 @@ def logistic_parts(num_classes, rows=200, num_points=1):
 
 
 @pytest.mark.parametrize("num_points", [1, 5])
-@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("num_classes", [2, slow(3)])
 def test_the_gradient_is_that_of_the_plain_model_for_any_surrogate(num_classes, num_points):
     design, labels, precision, surrogate = logistic_parts(num_classes, num_points=num_points)
     batches = full_batches(design, np.ones(len(design)), surrogate)
@@ -71,7 +72,7 @@ def test_the_gradient_is_that_of_the_plain_model_for_any_surrogate(num_classes, 
     np.testing.assert_allclose(result[len(basis) :], -position[len(basis) :], rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("num_classes", [2, slow(3)])
 def test_importance_weights_keep_the_gradient_unbiased(num_classes):
     """The mean over all repeated rows, each a batch of its own, is the gradient over all rows."""
     design, _, _, surrogate = logistic_parts(num_classes, rows=1100)

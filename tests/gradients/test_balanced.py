@@ -14,6 +14,7 @@ import isotherm
 from isotherm import random
 from isotherm.exceptions import PolicyWarning
 from laws import SPELLED, opens_with_kick
+from marks import slow
 
 TEMPERATURE = 1.3
 THETA, P, FORCE = range(3)
@@ -174,7 +175,11 @@ def sampler_of(thermostat, step_size=0.01, temperature=0.8, gradient=BALANCED):
 
 @pytest.mark.parametrize(
     ("thermostat", "dtype"),
-    [(kind, jnp.float32) for kind in THERMOSTATS] + [("per_coordinate", jnp.bfloat16)],
+    [
+        (kind, jnp.float32) if kind == "full_matrix" else slow(kind, jnp.float32)
+        for kind in THERMOSTATS
+    ]
+    + [("per_coordinate", jnp.bfloat16)],
 )
 def test_states_keep_shapes_and_dtypes_and_chains_can_be_mapped_over(key, thermostat, dtype):
     sampler = sampler_of(thermostat, optax.linear_schedule(0.02, 0.01, 2))
@@ -280,6 +285,7 @@ def test_samplers_that_cannot_use_a_balanced_gradient_refuse_it(key):
 
 
 def sampled(key, batches, gradient=BALANCED):
+    """Sample; a warning is an error, so that a run with a warning ends before it is compiled."""
     sampler = isotherm.msgnht(gradient, 0.01)
     return isotherm.sample(key, sampler, position(), batches, num_draws=2, progress=False)
 
@@ -288,14 +294,14 @@ def test_full_batches_are_refused_and_dependent_rows_cause_a_warning(key):
     with pytest.raises(ValueError, match="a full batch has no noise"):
         sampled(key, isotherm.full_batch(ROWS))
     for policy in (isotherm.shuffled_batches, isotherm.symmetric_batches):
-        with pytest.warns(PolicyWarning, match="rows drawn independently"):
+        with pytest.raises(PolicyWarning, match="rows drawn independently"):
             sampled(key, policy(ROWS, 2))
 
 
 def test_another_number_of_shards_causes_a_warning(key):
     shards = isotherm.sharded_batches(ROWS, 4, 2)
-    with pytest.warns(PolicyWarning, match=r"rows of 2 shards.*num_shards=2"):
+    with pytest.raises(PolicyWarning, match=r"rows of 2 shards.*num_shards=2"):
         sampled(key, shards)
     sampled(key, shards, isotherm.balanced(PLAIN, num_shards=2))
-    with pytest.warns(PolicyWarning, match="rows of 1 shards"):
+    with pytest.raises(PolicyWarning, match="rows of 1 shards"):
         sampled(key, isotherm.independent_batches(ROWS, 4), isotherm.balanced(PLAIN, num_shards=2))

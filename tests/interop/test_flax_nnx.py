@@ -140,6 +140,7 @@ class Scanned(nnx.Module):
         )
 
 
+@pytest.mark.slow
 def test_scanned_blocks_with_dropout_work_inside_a_compiled_program():
     """Before, NNX raised "Cannot extract graph node from different trace level"."""
     position, apply, _ = from_nnx(Scanned(nnx.Rngs(0)))
@@ -168,6 +169,7 @@ def test_statistics_that_were_never_trained_are_refused():
     np.testing.assert_allclose(whole.norm.var[...], hidden.var(0), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_statistics_are_computed_again_at_every_draw(net):
     """As a module in training mode does, with dropout off and averages over batches."""
     parts = from_nnx(net)

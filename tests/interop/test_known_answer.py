@@ -60,6 +60,7 @@ def posterior():
 WRONG = {"prior": (0.8, NOISE_SD), "noise": (PRIOR_SD, 1.4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_draws_have_the_exact_posterior_as_their_law(key, library):
     """A prior or noise that is slightly wrong is detected."""
@@ -135,6 +136,7 @@ def test_the_gradient_equals_that_of_the_plain_tree(key, library):
     assert np.abs(outputs - apply(position, X)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_chain_equals_that_of_the_plain_tree(key):
     parts, tree, plain = classifier("nnx")
     batches = isotherm.independent_batches((X, np.arange(len(X)) % 3), batch_size=10)

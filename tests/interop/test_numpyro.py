@@ -63,6 +63,7 @@ def final_positions(key, target, data, start, *, curvature, num_steps=400, num_c
     return laws.final_states(key, build, [0.0], start, num_steps, num_chains)[0].position
 
 
+@pytest.mark.slow
 def test_a_linear_model_is_sampled_from_its_exact_posterior(key):
     """Independent chains, one draw each: false alarms with probability `laws.FALSE_ALARM`."""
     design = np.column_stack([np.ones(len(X)), X]).astype(np.float64)

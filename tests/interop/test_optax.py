@@ -10,6 +10,7 @@ import isotherm
 from isotherm import random
 from isotherm.dynamics.integrators import NAMED_WORDS
 from isotherm.models.networks import mlp
+from marks import slow
 
 SAMPLERS = {
     "sgld": lambda g: isotherm.sgld(g, 0.2),
@@ -20,6 +21,8 @@ SAMPLERS = {
     **{w: lambda g, w=w: isotherm.msgnht(g, 0.2, integrator=w) for w in ("euler", *NAMED_WORDS)},
     "sghmc-BAOAB": lambda g: isotherm.sghmc(g, 0.2, integrator="BAOAB"),
 }
+QUICK = ("sgld", "psgld", "sgrld", "schedule", "euler", "ABOBA", "BADODAB")
+"""All families, and words that begin with a drift and with a kick."""
 
 
 def loss(params, batch):
@@ -29,7 +32,7 @@ def loss(params, batch):
 START = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(0.5)}
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in SAMPLERS])
 def test_the_optimiser_equals_the_sampler_step_by_step(key, name):
     """Update k + 1 (or k, if no half step comes first) ends at the state of step k."""
     scale = 2.0  # the loop minimises half of -log density
@@ -102,6 +105,7 @@ for batch in stream:
 """
 
 
+@pytest.mark.slow
 def test_a_training_script_of_a_network_samples_after_one_changed_line(key):
     """The script differs in one line, and its draws are those of `isotherm.run_chain`."""
     size, x = 40, jax.random.normal(key, (40, 2))

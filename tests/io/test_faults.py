@@ -11,11 +11,13 @@ import pytest
 from fault_scenarios import SCENARIOS, Scenario, inject
 from faults import ERRORS, Disk
 from isotherm.io.files import write_json
+from marks import slow
 
 STRIDES = {"checkpoint": 9, "run.zarr": 150, "run.nc": 4, "run.safetensors": 3}
+LONG = ("run.nc", "shards")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in SCENARIOS])
 def test_after_every_fault_the_folder_opens_to_a_good_state(name):
     pytest.importorskip("zarr")
     pytest.importorskip("h5netcdf")

@@ -17,6 +17,7 @@ from isotherm.data.shards import Shards
 from isotherm.data.wikidump import kind_of
 from isotherm.io.untrusted import Damaged, printable
 from isotherm.topics.estimators.lda import BayesianLDA
+from marks import slow
 
 STRIDES = {
     "saved run": 19,
@@ -26,9 +27,10 @@ STRIDES = {
     "owner of units": 1,
     "result on a page": 53,
 }
+LONG = ("result on a page", "DPFA, stream")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in SCENARIOS])
 def test_every_forgery_is_read_or_refused(tmp_path, name):
     """Some of them; `soak/forge.py` tries all."""
     for library in ("safetensors", "zarr"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import isotherm
 from isotherm.tree import count
+from marks import slow
 
 DOCUMENTED = (ValueError, isotherm.exceptions.DivergedError)
 KEY = jax.random.key(0)
@@ -73,6 +74,7 @@ def is_good(leaf):
         return floating and array.size > 0 and np.isfinite(array.astype(np.float32)).all()
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=30)  # a run takes a quarter of a second
 @given(trees)
 def test_positions_of_any_kind(position):
@@ -114,6 +116,7 @@ def test_counts_of_any_kind(name, value):
     assert type(number) is int and number == value and number >= least
 
 
+@pytest.mark.slow
 def test_whole_numbers_of_any_type_are_accepted():
     counts = {"num_draws": 2.0, "thin": np.int64(2), "burn_in": np.array(1), "num_chains": True}
     found = attempt(**counts)
@@ -149,7 +152,7 @@ def test_everything_else_of_any_kind(name, value):
     assert isinstance(result, isotherm.loop.Run if good else ValueError)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("bad", [np.nan, slow(np.inf), slow(3e38)])
 def test_data_that_are_not_finite_raise_diverged_error(bad):
     x = jnp.array([1.0, bad])
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: -(m**2), 2)

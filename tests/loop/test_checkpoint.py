@@ -19,6 +19,7 @@ from isotherm.loop import checkpoint as module
 from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver
 from isotherm.loop.run import Rollback
 from isotherm.loop.state import RunState
+from marks import slow
 
 DATA = (jnp.arange(40.0).reshape(20, 2) / 20, jnp.ones(20))
 SETTINGS = {"thin": 3, "burn_in": 250, "num_chains": 2, "progress": False}
@@ -112,7 +113,7 @@ def test_the_folder_of_another_run_is_refused(tmp_path, changes, message):
         run(tmp_path, **changes)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [False, slow(True)])
 def test_changed_data_are_refused_wherever_the_change_is(tmp_path, sharded):
     """Of 5000 rows, those whose number is not a multiple of 5 were not looked at before."""
     x, y = np.ones((5000, 2), np.float32), np.ones(5000, np.float32)
@@ -203,6 +204,7 @@ def test_a_truncated_or_missing_file_is_detected(monkeypatch, tmp_path):
         run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_state_in_parts_resumes_the_same(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 3)
@@ -346,6 +348,7 @@ print(fingerprint(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int
 """
 
 
+@pytest.mark.slow
 def test_a_fingerprint_is_the_same_in_every_process():
     prints = [
         subprocess.run(
@@ -381,6 +384,7 @@ print(float(run.draws.sum()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
 def test_a_killed_process_can_be_resumed(tmp_path, number):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cut")]

@@ -11,6 +11,7 @@ import pytest
 import isotherm
 from isotherm.exceptions import CheckpointWarning, DivergedError, PolicyWarning, RollbackWarning
 from isotherm.loop.checkpoint import PeriodicSaver
+from marks import slow
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 2)).astype(np.float32)
@@ -42,7 +43,7 @@ def in_memory():
     return sample(isotherm.independent_batches((X, Y), 10))
 
 
-@pytest.mark.parametrize("steps", [1, 5, 256])
+@pytest.mark.parametrize("steps", [slow(1), 5, slow(256)])
 def test_no_bit_depends_on_the_stacks(in_memory, steps):
     """Stacks shorter than a draw, stacks that end inside of one, and one stack for all steps."""
     batches = isotherm.streamed_batches((X, Y), 10, buffer_bytes=2 * steps * BATCH_BYTES)
@@ -50,6 +51,7 @@ def test_no_bit_depends_on_the_stacks(in_memory, steps):
     same(sample(batches), in_memory)
 
 
+@pytest.mark.slow
 def test_one_chain_and_shuffled_rows():
     streamed = isotherm.streamed_batches((X, Y), 10, policy="shuffled", buffer_bytes=1000)
     run = sample(streamed, FRICTION, num_chains=1)
@@ -292,6 +294,7 @@ def test_the_next_stack_is_read_while_chains_move():
     assert events.index(("read", 40)) > events.index(("seen", 20))  # two stacks at a time
 
 
+@pytest.mark.slow
 def test_policies_that_do_not_suit_a_thermostat_warn():
     settings = {"num_draws": 2, "burn_in": 0, "thin": 1}
     for source, match in [
@@ -316,6 +319,7 @@ def test_run_chain_says_what_to_use():
         )
 
 
+@pytest.mark.slow
 def test_find_mode_and_warm_start_are_those_of_the_data():
     key = jax.random.key(1)
     memory, streamed = (

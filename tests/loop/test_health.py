@@ -14,6 +14,7 @@ import isotherm
 import laws
 from isotherm.loop import health
 from isotherm.types import Traits
+from marks import slow
 
 NONE = isotherm.no_batches()
 
@@ -53,7 +54,7 @@ def test_momenta_that_are_too_hot_are_reported_once_with_their_temperature(key):
     assert reported == pytest.approx(2, abs=0.3)
 
 
-@pytest.mark.parametrize(("integrator", "word"), [("ABOBA", "hot"), ("euler", "cold")])
+@pytest.mark.parametrize(("integrator", "word"), [("ABOBA", "hot"), slow("euler", "cold")])
 def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
     """Momenta are at 1, positions are not: only the damping shows it."""
     sigma = {"ABOBA": 22.0, "euler": 8.0}[integrator]
@@ -74,9 +75,9 @@ def test_gradient_noise_is_read_off_the_thermostat(key, integrator, word):
 @pytest.mark.parametrize(
     ("sampler", "changes"),
     [
-        (isotherm.msgnht(normal, 0.3), {"size": 1, "num_chains": 20}),
+        slow(isotherm.msgnht(normal, 0.3), {"size": 1, "num_chains": 20}),
         (isotherm.msgnht(normal, 0.01), {"size": 1, "num_chains": 20, "thin": 1}),
-        (isotherm.sgnht(normal, 0.1, temperature=0.3), {"size": 100}),
+        slow(isotherm.sgnht(normal, 0.1, temperature=0.3), {"size": 100}),
         (isotherm.sgld(normal, 0.1), {}),
     ],
     ids=["one number", "short steps", "tempered", "no momentum"],
@@ -85,6 +86,7 @@ def test_healthy_runs_do_not_warn(key, sampler, changes):
     run(key, sampler, **changes)  # a warning would be an error
 
 
+@pytest.mark.slow
 def test_a_run_that_has_not_converged_yet_does_not_warn(key):
     isotherm.sample(key, isotherm.sghmc(normal, 0.05), jnp.full(50, 30.0), NONE, num_draws=80)
 
@@ -139,6 +141,7 @@ def test_correlated_draws_count_for_less():
     assert not any(health.find_wrong_temperature(s[None], np.array([median])) for s in healthy)
 
 
+@pytest.mark.slow
 def test_noise_free_targets_end_with_a_warning():
     """A network that fits exactly has a degenerate posterior, whose temperatures are wrong."""
     x = np.linspace(-1, 1, 40)[:, None]
@@ -158,6 +161,7 @@ def balanced_traits(thermostat="per_coordinate", diffusion=2.0, **changes):
     return Traits("msgnht", thermostat=thermostat, **(settings | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["per_coordinate", "scalar"])
 def test_the_mean_thermostat_of_a_healthy_chain_has_the_law_that_is_assumed(key, kind):
     """5 coordinates, 4000 chains: the share beyond the 2.5 % quantiles is 5 %."""
@@ -236,7 +240,7 @@ def test_thermostats_are_compared_with_the_diffusion_only_where_that_says_someth
     assert monitor.check(cool, 0.01, 1, state) is None is monitor.check(cool, 0.01, 1, state)
 
 
-@pytest.mark.parametrize(("step_size", "healthy"), [(0.005, True), (0.1, False)])
+@pytest.mark.parametrize(("step_size", "healthy"), [slow(0.005, True), (0.1, False)])
 def test_rows_that_are_too_strong_to_be_balanced_are_reported(key, step_size, healthy):
     """One row in a hundred has a gradient a hundred times as large as the others'."""
     rng = np.random.default_rng(0)

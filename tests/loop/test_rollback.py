@@ -41,6 +41,7 @@ def same(one, other):
     assert one.rollbacks == other.rollbacks
 
 
+@pytest.mark.slow
 def test_a_start_that_diverges_gives_the_law_of_a_quarter_of_the_step(key):
     """Over 40 seeds the p-value of both wrong laws was always 0, of the right one at least 0.07."""
 
@@ -86,6 +87,7 @@ def test_all_chains_go_back_with_one_warning_and_keep_the_draws_before(key, shor
     assert f"rollback to step {second.step}: chain {second.chain}" in str(found.summary())
 
 
+@pytest.mark.slow
 def test_a_schedule_and_running_collectors_go_back_too(key, short_chunks):
     def make(factor):
         schedule = isotherm.schedules.halving(0.3, every=400)
@@ -131,6 +133,7 @@ def test_chains_do_not_go_back_to_a_state_about_to_diverge(key, monkeypatch):
     assert np.abs(found.draws["w"]).max() < 12  # 100 times too hot at a wall: 2 + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [2, 6])
 def test_a_run_interrupted_after_a_rollback_has_the_same_result(
     key, monkeypatch, tmp_path, short_chunks, cut
@@ -158,6 +161,7 @@ def test_a_run_interrupted_after_a_rollback_has_the_same_result(
     same(run(key, burn_in=130, checkpoint=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_without_divergence_nothing_changes(key):
     def make(factor):
         return isotherm.msgnht(lambda x, batch: -x, factor * 0.3)

@@ -14,6 +14,7 @@ import isotherm
 from isotherm import random
 from isotherm.loop import chunks, pages, progress
 from isotherm.loop import run as run_module
+from marks import slow
 
 
 def normal(x, batch):
@@ -257,7 +258,7 @@ def test_a_collector_that_returns_nan_is_not_silent_under_any_policy(key):
     assert good.ok and good.not_finite == {} and good.finite.all()
 
 
-@pytest.mark.parametrize("policy", [isotherm.shuffled_batches, isotherm.symmetric_batches])
+@pytest.mark.parametrize("policy", [isotherm.shuffled_batches, slow(isotherm.symmetric_batches)])
 def test_a_thermostat_with_epochs_warns_with_reason_and_remedy(key, policy):
     batches = policy(jnp.arange(20.0), 5)
     grad_fn = isotherm.minibatch_gradient(lambda m, x: -0.5 * (x - m) ** 2, lambda m: 0.0 * m, 20)

@@ -103,6 +103,7 @@ def test_custom_containers_are_restored_by_name(tmp_path):
             isotherm.load_run(path, like={"layer": Weights(jnp.zeros(2), jnp.zeros(3))})
 
 
+@pytest.mark.slow
 def test_a_network_predicts_from_the_draws_of_a_file(tmp_path):
     """Without `like`: layers have their fields, and two files have one structure."""
     network = isotherm.models.mlp((2, 3, 2))

@@ -26,6 +26,7 @@ def soak(*words, timeout=600):
     )
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_has_the_same_result():
     done = soak("kills.py", "logistic", "--kills", "2", "--quick")
     assert done.returncode == 0, done.stderr
@@ -113,6 +114,7 @@ def own_mounts(folder):
     return pytest.skip("mounting is not allowed here")
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path):
     """The draws do not fit on a disk of 512 KiB; on a larger one the same call resumes."""
     pytest.importorskip("zarr"), pytest.importorskip("h5netcdf"), pytest.importorskip("safetensors")

@@ -13,6 +13,7 @@ import isotherm
 from isotherm import random
 from isotherm.loop import network_start
 from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
+from marks import slow
 
 RNG = np.random.default_rng(3)
 SIZE, DIMENSION = 2000, 5
@@ -50,7 +51,7 @@ def posterior(key, sampler, batches=BATCHES, num_draws=2500):
     )
 
 
-@pytest.mark.parametrize("curvature", ["hessian", "fisher"])
+@pytest.mark.parametrize("curvature", ["hessian", slow("fisher")])
 def test_natural_coordinates_give_the_posterior_without_tuning(key, curvature):
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES, curvature=curvature)
     offset = np.abs(np.asarray(start.position) - MEAN) / np.sqrt(np.diag(COVARIANCE))
@@ -62,6 +63,7 @@ def test_natural_coordinates_give_the_posterior_without_tuning(key, curvature):
     np.testing.assert_allclose(shift, 0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_plain_coordinates_give_wrong_variances(key):
     """A per-coordinate thermostat is wrong where gradient noise is correlated."""
     start = isotherm.warm_start(
@@ -84,6 +86,7 @@ def test_diagonal_coordinates_remove_the_units(key):
     np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_shuffled_epochs_reduce_the_variance_as_the_warning_says(key):
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
     sampler = isotherm.msgnht(GRADIENT, **start.settings)
@@ -92,6 +95,7 @@ def test_shuffled_epochs_reduce_the_variance_as_the_warning_says(key):
     assert variance_ratio(run).max() < 0.8
 
 
+@pytest.mark.slow
 def test_thermostats_start_at_their_equilibrium_with_small_batches(key):
     batches = isotherm.independent_batches((X, Y), 4)
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
@@ -107,6 +111,7 @@ def test_thermostats_start_at_their_equilibrium_with_small_batches(key):
     assert hot.stats["kinetic_temperature"].mean() > 3
 
 
+@pytest.mark.slow
 def test_control_variates_allow_long_steps_with_small_batches(key):
     batches = isotherm.independent_batches((X, Y), 10)
     plain = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), batches)
@@ -220,6 +225,7 @@ def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coord
     assert abs(np.mean(below) - at_start) < 63  # one nat for each of the 63 parameters
 
 
+@pytest.mark.slow
 def test_a_walk_that_is_lost_is_repeated_with_shorter_steps_and_then_refused(key, monkeypatch):
     rows = spiral()
     network = isotherm.models.mlp((2, 4, 3), activation="tanh")
@@ -246,7 +252,7 @@ def test_a_walk_that_is_lost_is_repeated_with_shorter_steps_and_then_refused(key
 
 @pytest.mark.parametrize(
     ("edge", "message"),
-    [(0.0, "not finite at the start"), (0.2, "does not stay in the typical set")],
+    [(0.0, "not finite at the start"), slow(0.2, "does not stay in the typical set")],
 )
 def test_a_network_start_reports_nan(edge, message):
     network = isotherm.models.mlp((2, 2))

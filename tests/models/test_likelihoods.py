@@ -227,6 +227,7 @@ def test_extreme_outputs_have_finite_values_and_gradients():
     assert np.isfinite(value) and value < -10 and np.all(np.isfinite(slope))
 
 
+@pytest.mark.slow
 def test_cutpoints_have_the_prior_of_uniform_class_probabilities(key):
     """Its density integrates to 1, and draws give Dirichlet probabilities at f = 0."""
     likelihood = Ordinal(3, concentration=1.5)
@@ -244,6 +245,7 @@ def test_cutpoints_have_the_prior_of_uniform_class_probabilities(key):
     np.testing.assert_allclose(likelihood.predict(start), [[1 / 3] * 3], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_learned_noise_has_its_prior():
     likelihood = Gaussian(Gamma(2.0, 3.0), num_targets=2)
     t = jnp.array([0.2, -0.4])
@@ -322,6 +324,7 @@ def test_a_network_with_learned_noise_and_scales_runs_and_predicts(key):
     np.testing.assert_allclose(mixture.scale[7], np.exp(one["shared"][0]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_fixed_prior_leaves_the_position_as_it_is(key):
     network = mlp((2, 4, 3), prior=NormalPrior(2.0))
     weights = network.init(key)

@@ -127,6 +127,7 @@ def test_with_intercept_appends_ones_and_keeps_sparsity_and_dtype():
     assert with_intercept(np.zeros((2, 1), np.float32)).dtype == np.float32
 
 
+@pytest.mark.slow
 def test_sparse_rows_work_in_batches_and_in_sample(key):
     x, labels = features(), labels_of("multinomial")
     batches = isotherm.independent_batches((as_rows(x), labels), batch_size=10)

@@ -55,6 +55,7 @@ def test_initial_weights_have_the_stated_variance():
         assert float(weights.var()) == pytest.approx(variance, rel=0.016)
 
 
+@pytest.mark.slow
 def test_convolution_by_patches_equals_xla_convolution():
     images = jax.random.normal(jax.random.key(0), (3, 9, 8, 2))
     kernel = jax.random.normal(jax.random.key(1), (5, 4, 2, 3))
@@ -111,6 +112,7 @@ def test_invalid_arguments(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_draws_of_a_linear_network_follow_its_exact_posterior():
     """One layer with Gaussian noise is Bayesian linear regression."""
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ from isotherm.models import (
     fan_ins,
     localised_prior,
 )
+from marks import slow
 
 LIKE = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
 WEIGHTS = {
@@ -54,7 +55,7 @@ def test_scale_priors_are_those_of_scipy_in_log_units(name, key):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_log_prior_and_draws_of_weights(name, key):
+def test_log_prior_of_weights(name):
     build, settings, exact = FAMILIES[name]
     prior = build(1.5, **settings)
     b = {"kernel": 1.5 / 2, "bias": 1.5}
@@ -64,6 +65,12 @@ def test_log_prior_and_draws_of_weights(name, key):
     )
     assert float(prior.log_prior(WEIGHTS)) == pytest.approx(wanted, rel=1e-5)
     assert abs(float(build(1.5, None, **settings).log_prior(WEIGHTS)) - wanted) > 0.1  # the mutant
+
+
+@pytest.mark.parametrize("name", ["normal", slow("student-t"), "laplace"])
+def test_draws_of_weights(name, key):
+    build, settings, exact = FAMILIES[name]
+    prior, b = build(1.5, **settings), {"kernel": 1.5 / 2, "bias": 1.5}
     draws = jax.vmap(lambda k: prior.sample(k, LIKE))(jax.random.split(key, 3000))
     for leaf, scale in b.items():
         units = np.ravel(np.asarray(draws[leaf], np.float64)) / scale
@@ -200,6 +207,7 @@ def test_learned_scales_integrate_to_one(hyperprior):
     assert abs(float(jnp.sum(wrong)) * 0.2 * 0.2 - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_prior_draws_of_both_forms_have_the_marginal_law_of_the_weights(key):
     """Against the distribution function by quadrature; another hyperprior is detected."""
     keys = jax.random.split(key, 4000)

@@ -63,6 +63,7 @@ def test_a_dirichlet_distribution_integrates_to_one_over_unconstrained_numbers()
         assert abs(np.exp(np.asarray(mutant) + constant).sum() * 0.05**2 - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_order_statistics_integrate_to_one():
     """Two ordered normals have twice the density of two normals."""
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.flatten_util import ravel_pytree
 
 import isotherm
@@ -11,6 +12,7 @@ from isotherm.references.hmc import hmc
 from isotherm.references.network import network_target
 
 
+@pytest.mark.slow
 def test_log_density_and_gradient_are_those_of_the_network():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))

@@ -9,6 +9,7 @@ from scipy import sparse, stats
 from isotherm.references import logistic, polya_gamma
 from isotherm.references.conjugate import linear_posterior, linear_posterior_half_cauchy
 from isotherm.references.logistic import ReferencePosterior, logistic_posterior
+from marks import slow
 
 pytest.importorskip("polyagamma", reason="needs the extra `reference`")
 
@@ -47,11 +48,13 @@ def largest_error(posterior, mean, sd):
 
 
 METHODS = pytest.mark.parametrize("method", list(logistic.METHODS))
+POLYA_GAMMA = pytest.mark.parametrize("method", ["polya-gamma", slow("hmc")])
+"""The quick method; the other one has quick tests with one weight."""
 
 
 @METHODS
-@pytest.mark.parametrize("variance", [0.5, 10.0])
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("variance", [0.5, slow(10.0)])
+@pytest.mark.parametrize("kind", [np.asarray, slow(sparse.csr_array)], ids=["dense", "sparse"])
 def test_one_weight_agrees_with_quadrature(kind, variance, method):
     x, y = binary_data(np.random.default_rng(1))
     settings = {"num_draws": 2000, "burn_in": 50, "method": method}
@@ -60,7 +63,7 @@ def test_one_weight_agrees_with_quadrature(kind, variance, method):
     assert largest_error(posterior, *quadrature(x, y, variance)) < LIMIT
 
 
-@METHODS
+@POLYA_GAMMA
 def test_a_wrong_prior_is_detected(method):
     """Gibbs, over 20 seeds: 6.4 to 10 standard errors with the wrong prior, 0.3 to 2.3 without."""
     x, y = binary_data(np.random.default_rng(1), rows=12)
@@ -69,7 +72,7 @@ def test_a_wrong_prior_is_detected(method):
     assert largest_error(posterior, *quadrature(x, y, 10.0)) > LIMIT
 
 
-@METHODS
+@POLYA_GAMMA
 def test_three_classes_agree_with_quadrature(method):
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(25, 1)), rng.integers(0, 3, size=25)
@@ -88,6 +91,7 @@ def test_three_classes_agree_with_quadrature(method):
     assert largest_error(posterior, mean[None], sd[None]) < LIMIT
 
 
+@pytest.mark.slow
 @METHODS
 def test_correlated_weights_agree_with_quadrature_dense_and_sparse(method):
     """A constant column, a column of zeros in half of the rows, duplicate entries, two priors."""
@@ -252,7 +256,7 @@ def test_collinear_columns_have_a_posterior():
     np.testing.assert_allclose(posterior.sd, np.sqrt(50), rtol=1e-2)
 
 
-@pytest.mark.parametrize(("rows", "low", "high"), [(12, -9, 9), (2, -30, 30)])
+@pytest.mark.parametrize(("rows", "low", "high"), [(12, -9, 9), slow(2, -30, 30)])
 def test_half_cauchy_noise_agrees_with_quadrature_over_the_noise(rows, low, high):
     """Two rows are fewer than weights and hardly inform about the noise."""
     rng = np.random.default_rng(7)

@@ -12,6 +12,7 @@ import pytest
 import isotherm
 from isotherm import random
 from isotherm.dynamics.integrators import NAMED_WORDS
+from marks import slow
 
 FACTORIES = {
     "sgld": isotherm.sgld,
@@ -34,6 +35,21 @@ FACTORIES = {
     "msgnht-full": lambda g, h, **kw: isotherm.msgnht(g, h, thermostat="full_matrix", **kw),
 }
 ALL_SAMPLERS = pytest.mark.parametrize("name", FACTORIES)
+ONE_OF_A_KIND = {
+    "sgld",
+    "psgld",
+    "sgrld",
+    "sghmc-BAOAB",
+    "sgnht-per_tensor",
+    "msgnht-ABOBA",
+    "msgnht-AKADODAKA",
+    "msgnht-full",
+}
+"""The quick samplers where samplers are compiled: all families, and words that begin with a drift,
+with a kick, or have two gradients. The laws of named words have quick tests as well."""
+SOME_QUICK = pytest.mark.parametrize(
+    "name", [name if name in ONE_OF_A_KIND else slow(name) for name in FACTORIES]
+)
 
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """Compile without optimisation: these programs run for a few steps only."""
@@ -75,8 +91,14 @@ def compiled(name):
     )
 
 
-@ALL_SAMPLERS
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (dtype, name) if name in ONE_OF_A_KIND else slow(dtype, name)
+        for dtype in (jnp.float32, jnp.bfloat16)
+        for name in FACTORIES
+    ],
+)
 def test_structure_shapes_and_dtypes_are_kept_with_one_trace(key, name, dtype):
     init, step, traces = compiled(name)
     state = start = init(position(dtype), key)
@@ -102,7 +124,7 @@ def test_double_precision_is_kept(key, name):
         assert all(leaf.dtype == jnp.float64 for leaf in floats)
 
 
-@ALL_SAMPLERS
+@SOME_QUICK
 def test_the_same_key_gives_the_same_draw_and_another_key_another(key, name):
     init, step, _ = compiled(name)
     state = init(position(), key)
@@ -112,7 +134,7 @@ def test_the_same_key_gives_the_same_draw_and_another_key_another(key, name):
     assert not np.allclose(after[0].position["w"], after[1].position["w"])
 
 
-@ALL_SAMPLERS
+@SOME_QUICK
 def test_no_key_is_used_twice(key, name):
     """JAX checks the use of `jax.random`; the keys of our generator are recorded here."""
     used = []
@@ -135,7 +157,7 @@ def test_no_key_is_used_twice(key, name):
     assert len(np.unique(keys, axis=0)) == len(keys)
 
 
-@ALL_SAMPLERS
+@SOME_QUICK
 def test_step_sizes_can_be_mapped_over(key, name):
     init, step, _ = compiled(name)
     start = init(position(), key)
@@ -156,7 +178,7 @@ def test_step_sizes_can_be_mapped_over(key, name):
         np.testing.assert_allclose(together[i], state.position["w"], rtol=2e-5, atol=2e-6)
 
 
-@ALL_SAMPLERS
+@SOME_QUICK
 def test_any_optax_schedule_is_a_step_size(key, name):
     sampler = FACTORIES[name](pull_to_one, optax.linear_schedule(0.2, 0.1, 2))
 

@@ -17,7 +17,7 @@ import pytest
 
 from isotherm import random
 from isotherm.coordinates.linear import Dense, Diagonal
-from isotherm.dynamics.integrators import parse_integrator
+from isotherm.dynamics.integrators import NAMED_WORDS, parse_integrator
 from isotherm.dynamics.langevin import langevin
 from isotherm.samplers.sghmc import sghmc
 from laws import (
@@ -32,6 +32,7 @@ from laws import (
     observables,
     run_chains,
 )
+from marks import slow
 
 WORDS = sorted(set(SPELLED) - {"BAOAB"})  # the same letters as BADODAB
 KINDS = ("fixed", "scalar", "per_tensor", "per_coordinate", "full_matrix")
@@ -39,6 +40,26 @@ NODES = {"three-point": 3, "gaussian": 7}
 """Quadrature nodes: exact for three-point noise, and for Gaussian noise within 1e-3 standard errors
 of the Monte Carlo means (the differences to 15 nodes, or to 11 with six noise numbers)."""
 MIX = np.array([[1.5, 0.4, 0.0], [0.4, 1.0, -0.3], [0.0, -0.3, 0.8]])
+
+
+def is_quick(word):
+    """Return whether a word has a name."""
+    return word == "euler" or word in NAMED_WORDS
+
+
+def pairs(words):
+    """Parametrise by thermostat and word.
+
+    Quick are one thermostat with all named words, and all thermostats with one word.
+    """
+    cases = [
+        (kind, word)
+        if (is_quick(word) and kind == "per_coordinate") or word == "ABOBA"
+        else slow(kind, word)
+        for kind in KINDS
+        for word in words
+    ]
+    return pytest.mark.parametrize(("kind", "word"), cases)
 
 
 class Setting(NamedTuple):
@@ -131,8 +152,7 @@ def exact_moments(kind, word, noise, temperature, num_steps):
     return law.moments(x, p, num_steps, NODES[noise])
 
 
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pairs(WORDS)
 def test_states_follow_the_law_and_a_wrong_temperature_is_detected(key, kind, word):
     settings = [setting(word, temperature) for temperature in (1.0, 0.6, 1.1)]
     one, cold, mutant = chains(key, kind, word, settings, 2)
@@ -141,8 +161,7 @@ def test_states_follow_the_law_and_a_wrong_temperature_is_detected(key, kind, wo
     assert moment_p_value(mutant, *exact_moments(kind, word, "three-point", 1.0, 2)) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("word", ["euler", "ABOBA", "BADODAB", "OBABO"])
-@pytest.mark.parametrize("kind", KINDS)
+@pairs(["euler", "ABOBA", "BADODAB", "OBABO"])
 def test_states_with_gaussian_noise_follow_their_law(key, kind, word):
     steps = 1 if kind == "per_tensor" or word == "OBABO" else 2  # at most six noise numbers
     settings = [setting(word, temperature, "gaussian") for temperature in (0.8, 0.88)]
@@ -152,7 +171,7 @@ def test_states_with_gaussian_noise_follow_their_law(key, kind, word):
     assert moment_p_value(mutant, *exact) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", [word if is_quick(word) else slow(word) for word in WORDS])
 def test_the_omission_of_any_letter_is_detected(key, word):
     kind, number = "per_coordinate", len(SPELLED[word])
     exact = exact_moments(kind, word, "three-point", 1.0, 2)
@@ -186,7 +205,7 @@ def long_p_value(states, word, temperature, num_steps):
     return gaussian_p_value(draws[:, random_], mean[random_], cov[random_][:, random_])
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", [word if word == "ABOBA" else slow(word) for word in WORDS])
 def test_sghmc_follows_its_gaussian_law_over_40_steps(key, word):
     settings = [(0.5, 0.8, 1.0), (0.5, 0.8, 0.5)]
     runs = run_chains(key, sghmc_program(word), settings)
@@ -203,8 +222,17 @@ def test_wrong_settings_of_sghmc_are_detected(key, mutant):
     assert long_p_value(states, "ABOBA", 1.0, 3) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("basis", ["diagonal", "dense"])
-@pytest.mark.parametrize("kind", ["scalar", "per_coordinate", "full_matrix"])
+@pytest.mark.parametrize(
+    ("kind", "basis"),
+    [
+        slow("scalar", "diagonal"),
+        slow("scalar", "dense"),
+        ("per_coordinate", "diagonal"),
+        ("per_coordinate", "dense"),
+        slow("full_matrix", "diagonal"),
+        ("full_matrix", "dense"),
+    ],
+)
 def test_the_law_holds_in_any_coordinates(key, kind, basis):
     target = Gaussian(np.array([0.5, -0.3]), MIX[:2, :2])
     x, p = np.array([1.0, -0.5]), np.array([0.6, -1.2])

@@ -70,6 +70,7 @@ def geweke_p_value(shape, draw, seed=0, chains=4000, rounds=6):
     return two_sample_p_value(observables(alphas), observables(prior(100_000)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["asymmetric", "symmetric"])
 def test_draws_of_alpha_leave_the_joint_law_invariant(shape):
     assert geweke_p_value(shape, priors.draw_document_prior) > FALSE_ALARM
@@ -82,6 +83,7 @@ def draw_through_words(rng, n, alpha, shape):
     return np.full(n.shape[1], drawn)
 
 
+@pytest.mark.slow
 def test_draws_of_beta_leave_the_joint_law_invariant():
     assert geweke_p_value("symmetric", draw_through_words) > FALSE_ALARM
 
@@ -92,6 +94,7 @@ def without_rate(rng, n, alpha, shape):
     return rng.gamma(priors.HYPER_SHAPE + tables) / (priors.HYPER_RATE + len(n))
 
 
+@pytest.mark.slow
 def test_a_mutant_is_rejected():
     assert geweke_p_value("asymmetric", without_rate) < FALSE_ALARM
 

@@ -16,6 +16,7 @@ from isotherm.topics.dpfa.sgmcmc import DPFAChain, WeightsDivergedError
 from isotherm.topics.lda import TopicsDivergedError
 from isotherm.topics.perplexity import perplexity, unigram
 from isotherm.topics.scir import SCIR
+from marks import slow
 
 MODEL = DPFA(200, layers=(6, 2), eta=0.05, gamma0=2.0, p=0.9)
 DOCUMENTS = 1000
@@ -76,7 +77,7 @@ def match(estimate):
     return columns, both[rows, columns]
 
 
-@pytest.mark.parametrize(("algorithm", "seed"), [("gibbs", 1), ("filter", 3), ("sgmcmc", 2)])
+@pytest.mark.parametrize(("algorithm", "seed"), [("gibbs", 1), ("filter", 3), slow("sgmcmc", 2)])
 def test_recovers_topics_units_and_rates(algorithm, seed):
     """Chains can merge two topics for good: 4 of 4, 4 of 6 and 5 of 8 seeds found all six."""
     estimate = run(algorithm, seed).parameters()

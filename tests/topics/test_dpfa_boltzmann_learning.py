@@ -60,6 +60,7 @@ NETWORK = Network(
 )
 
 
+@pytest.mark.slow
 def test_contrastive_divergence_vanishes_if_layers_have_the_law_of_the_machine():
     """And only then: with other weights or biases it does not."""
     units = draw_layers(np.random.default_rng(0), TINY, 100_000)
@@ -198,6 +199,7 @@ def split():
     return completion(simulated(200, seed=1)[0], observed=0.8, seed=0)
 
 
+@pytest.mark.slow
 def test_thermostat_reduces_the_perplexity_of_new_documents(split):
     """Four seeds reached 60 to 72."""
     learner = chain(inner_steps=10, score_every=10, optimiser=optax.sgd(0.05))

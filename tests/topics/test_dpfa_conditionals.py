@@ -112,6 +112,7 @@ def test_rate_updates_leave_the_joint_law_invariant(name):
     assert rate_p_value(RATE_UPDATES[name], model=model) > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RATE_MUTANTS)
 def test_mutant_of_the_rates_is_rejected(name):
     assert rate_p_value(RATE_MUTANTS[name], rounds=5) < FALSE_ALARM

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pytest
 from dpfa_tools import FALSE_ALARM, as_state, corpus_of
 from gibbs_laws import choices, two_sample_p_value
 from scipy import stats
@@ -94,10 +95,12 @@ def gibbs_p_value(*, seed=0, chains=400, rounds=3, documents=15):
     return two_sample_p_value(np.array(result), np.array(fresh))
 
 
+@pytest.mark.slow
 def test_gibbs_sampling_leaves_the_joint_law_invariant():
     assert gibbs_p_value() > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_gibbs_sampling_with_on_and_off_exchanged_is_rejected(monkeypatch):
     draw = conjugate.draw_network
 
@@ -156,6 +159,7 @@ def test_chain_leaves_the_joint_law_invariant_with_batches_of_half_the_documents
     assert chain_p_value(batch=SIZE // 2) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_chain_with_a_wrong_scale_is_rejected():
     assert chain_p_value(data_size=100 * SIZE) < FALSE_ALARM
 

@@ -88,6 +88,7 @@ def test_semi_collapsed_sweeps_leave_the_joint_law_invariant():
     assert semi_p_value(kernels) > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_semi_collapsed_mutant_is_rejected(name):
     assert semi_p_value(mutant(name)) < FALSE_ALARM
@@ -97,6 +98,7 @@ def test_collapsed_sweeps_leave_the_joint_law_invariant():
     assert collapsed_p_value(kernels) > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLAPSED_MUTANTS)
 def test_collapsed_mutant_is_rejected(name):
     assert collapsed_p_value(mutant(name)) < FALSE_ALARM

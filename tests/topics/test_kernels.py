@@ -206,6 +206,7 @@ print(chain.assignments.tolist(), counts.assignments.tolist(), counts.counts.tol
 """
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_vector_width_of_the_processor(tmp_path):
     """Compile for this machine and for a generic processor."""
 

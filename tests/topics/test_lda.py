@@ -16,6 +16,7 @@ from isotherm.topics.layout import word_major
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR, transition
 from isotherm.topics.topic_updates import ExpandedMean, ExpandedNatural
+from marks import slow
 
 BUILDERS = {
     "sgld": lambda h: isotherm.sgld(None, h),
@@ -49,7 +50,7 @@ def make(sampler, corpus, **settings):
     return LDAChain(sampler, 3, corpus.num_words, data_size=len(corpus), **settings)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", [slow(name) if name[-1] == "E" else name for name in BUILDERS])
 def test_every_sampler_learns_topics_and_resumes_bit_for_bit(name):
     corpus = simulated()
     sampler = build(name, 2e-3 if name == "sgld" else 0.02)
@@ -130,6 +131,7 @@ def sampled_moments(data_size, num_draws=6_000):
     return means.mean(0), means.std(0, ddof=1) / 2
 
 
+@pytest.mark.slow
 def test_posterior_is_exact_and_a_missing_scale_is_detected():
     exact = np.array(tiny.posterior_moments())
     result, _ = sampled_moments(data_size=4, num_draws=12_000)

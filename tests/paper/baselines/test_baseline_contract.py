@@ -87,12 +87,13 @@ FITS = [
     fit_deep_ensemble,
     fit_laplace,
     fit_swag,
-    pytest.param(fit_ivon, marks=pytest.mark.slow),
+    fit_ivon,
     fit_kfac_laplace,
-    pytest.param(fit_cyclical, marks=pytest.mark.slow),
+    fit_cyclical,
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", FITS)
 def test_draws_predict(key, fit):
     """Draws have the right shapes, are reproducible, and predict a disc."""

@@ -57,12 +57,14 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_caught(key, mutant, monkeypatch):
     monkeypatch.setattr(*MUTANTS[mutant])
     assert not is_mean_field(fit(key))
 
 
+@pytest.mark.slow
 def test_initial_mean_and_deviation(key):
     """After one step of almost zero length the mean is the position, every sd the initial one."""
     q = fit(key, num_steps=1, step_size=1e-12, initial_sd=0.3)
@@ -80,6 +82,7 @@ def test_scale_mixture_agrees_with_scipy():
     assert value == pytest.approx(np.logaddexp(*parts).sum(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_best_gaussian_with_a_mixture_prior_agrees_with_quadrature(key):
     """Logistic regression with one coefficient on eight rows, so that the prior matters."""
     a, b = exact.A[:8], exact.B[:8]
@@ -132,6 +135,7 @@ def test_bad_settings_raise(key, call, message):
         call(key)
 
 
+@pytest.mark.slow
 def test_divergence_raises(key):
     with pytest.raises(FloatingPointError, match="Bayes by backprop diverged"):
         fit(key, num_steps=200, optimizer=optax.sgd(1e4))

@@ -7,6 +7,7 @@ import pytest
 import isotherm
 from isotherm.paper.baselines.cyclical_sgmcmc import cyclical_sgmcmc
 from isotherm.references.conjugate import linear_posterior
+from marks import slow
 
 PRECISION = jnp.array([1.0, 4.0])
 
@@ -16,7 +17,7 @@ def gaussian(position, batch):
     return -PRECISION * (position - 1)
 
 
-@pytest.mark.parametrize("sampler", ["sghmc", "sgld"])
+@pytest.mark.parametrize("sampler", ["sghmc", slow("sgld")])
 def test_the_sampling_stage_has_the_moments_of_the_target(key, sampler):
     """Steps are short at the end of a cycle, so that the bias there is small."""
     fit = cyclical_sgmcmc(

@@ -14,6 +14,7 @@ import isotherm
 from isotherm.paper.baselines import gaussian
 from isotherm.paper.baselines.dsvi import dsvi
 from isotherm.paper.baselines.gaussian import GaussianApproximation, evidence_bound
+from marks import slow
 
 GRADIENT = exact.linear_regression()
 BATCHES = isotherm.independent_batches((exact.X, exact.Y), 60)
@@ -29,7 +30,9 @@ def is_best(approximation, covariance):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [None, optax.adam(optax.cosine_decay_schedule(0.05, 20_000))], ids=["rm", "adam"]
+    "optimizer",
+    [None, slow(optax.adam(optax.cosine_decay_schedule(0.05, 20_000)))],
+    ids=["rm", "adam"],
 )
 def test_full_covariance_is_that_of_the_posterior(key, optimizer):
     q = dsvi(key, GRADIENT, ZERO, BATCHES, **SETTINGS, optimizer=optimizer)
@@ -41,6 +44,7 @@ def test_full_covariance_is_that_of_the_posterior(key, optimizer):
     assert -5 * bound.standard_error < gap < 0.1
 
 
+@pytest.mark.slow
 def test_diagonal_covariance_is_the_mean_field(key):
     q = dsvi(key, GRADIENT, ZERO, BATCHES, **SETTINGS, covariance="diagonal")
     assert is_best(q, "diagonal")
@@ -48,6 +52,7 @@ def test_diagonal_covariance_is_the_mean_field(key):
     assert np.all(np.asarray(q.standard_deviations()) < 0.9 * exact.DEVIATIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 def test_mutant_without_the_entropy_is_caught(key, covariance, monkeypatch):
     """Without the entropy term of the bound the Gaussian collapses to the mode."""
@@ -66,6 +71,7 @@ def test_mutant_without_the_entropy_is_caught(key, covariance, monkeypatch):
     assert np.all(np.asarray(q.standard_deviations()) < 0.5 * exact.MEAN_FIELD)
 
 
+@pytest.mark.slow
 def test_logistic_regression_matches_quadrature(key):
     grad_fn, data = exact.logistic_regression(), (exact.A, exact.B)
     q = dsvi(key, grad_fn, jnp.zeros(1), isotherm.full_batch(data), num_steps=20_000)
@@ -83,6 +89,7 @@ def test_logistic_regression_matches_quadrature(key):
     assert abs(tail.mean() - best) < 0.1
 
 
+@pytest.mark.slow
 def test_a_tree_gives_the_same_result_as_a_flat_array(key):
     def unflatten(tree):
         return jnp.concatenate([tree["a"], tree["b"][None], tree["c"].ravel()])
@@ -102,6 +109,7 @@ def test_a_tree_gives_the_same_result_as_a_flat_array(key):
     }
 
 
+@pytest.mark.slow
 def test_half_precision_is_kept(key):
     position = {"w": jnp.zeros(exact.DIMENSION, jnp.bfloat16)}
     grad_fn = exact.linear_regression(lambda tree: tree["w"].astype(jnp.float32))
@@ -110,6 +118,7 @@ def test_half_precision_is_kept(key):
     assert q.scale.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_seeds_and_step_sizes_vectorise(key):
     def fit(key, step_size):
         return dsvi(key, GRADIENT, ZERO, BATCHES, step_size=step_size, **SETTINGS)
@@ -120,6 +129,7 @@ def test_seeds_and_step_sizes_vectorise(key):
     np.testing.assert_allclose(qs.mean[1], one.mean, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_invariance_to_the_units_of_features(key):
     """Scaling a feature by a power of two scales its coefficient and changes nothing else."""
     units = np.array([1.0, 64.0, 0.25, 1024.0], np.float32)
@@ -167,6 +177,7 @@ def test_bad_settings_raise(key, settings, message):
         dsvi(key, GRADIENT, ZERO, BATCHES, **settings)
 
 
+@pytest.mark.slow
 def test_bad_targets_and_divergence_raise(key):
     with pytest.raises(ValueError, match=r"`grad_fn` must come from `isotherm.minibatch_gradient`"):
         dsvi(key, lambda w, batch: -w, ZERO, BATCHES)

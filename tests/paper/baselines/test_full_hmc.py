@@ -8,6 +8,7 @@ import pytest
 from isotherm.models import Gaussian, HalfCauchy, NormalPrior, mlp
 from isotherm.paper.baselines.full_hmc import full_hmc
 from isotherm.references.conjugate import linear_posterior_half_cauchy
+from marks import slow
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(40, 2)).astype(np.float32)
@@ -20,7 +21,7 @@ def starts():
     return jax.vmap(NETWORK.init)(jax.random.split(jax.random.key(1), 20))
 
 
-@pytest.mark.parametrize("step_size", [1e-3, 0.5])
+@pytest.mark.parametrize("step_size", [slow(1e-3), 0.5])
 def test_linear_regression(key, starts, step_size):
     """From steps that are far too short or too long: the step size adapts."""
     run = full_hmc(

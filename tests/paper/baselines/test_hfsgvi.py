@@ -14,6 +14,7 @@ from isotherm.paper.baselines import gaussian
 from isotherm.paper.baselines import hfsgvi as module
 from isotherm.paper.baselines.gaussian import evidence_bound
 from isotherm.paper.baselines.hfsgvi import adapt, conjugate_gradients, hfsgvi
+from marks import slow
 
 GRADIENT = exact.linear_regression()
 WHOLE = isotherm.full_batch((exact.X, exact.Y))
@@ -28,7 +29,7 @@ def is_best(approximation, covariance):
     return good and (covariance == "diagonal" or whitened < 0.17)  # 0.055
 
 
-@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("covariance", ["full", slow("diagonal")])
 def test_result_is_the_best_gaussian(key, covariance):
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, covariance=covariance, **SETTINGS)
     assert is_best(q, covariance)
@@ -39,6 +40,7 @@ def test_result_is_the_best_gaussian(key, covariance):
         np.testing.assert_array_equal(q.scale, np.tril(q.scale))
 
 
+@pytest.mark.slow
 def test_minibatches_do_not_bias(key):
     batches = isotherm.independent_batches((exact.X, exact.Y), 60)
     q = hfsgvi(key, GRADIENT, ZERO, batches, covariance="full", num_steps=2000, draws_per_step=20)
@@ -48,6 +50,7 @@ def test_minibatches_do_not_bias(key):
     assert whitened < 0.5  # 0.19
 
 
+@pytest.mark.slow
 def test_convergence_in_few_steps(key):
     """After 60 steps DSVI is still 13 deviations away from the mean."""
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, num_steps=60, draws_per_step=20)
@@ -56,6 +59,7 @@ def test_convergence_in_few_steps(key):
     assert deviations < 0.3  # 0.11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", ["no entropy", "sign of the curvature"])
 def test_mutants_are_caught(key, mutant, monkeypatch):
     if mutant == "no entropy":
@@ -70,6 +74,7 @@ def test_mutants_are_caught(key, mutant, monkeypatch):
     assert not is_best(q, "full")
 
 
+@pytest.mark.slow
 def test_shared_curvature_is_biased(key):
     """It is not the default because each step goes to the optimum of its own sample."""
     q = hfsgvi(key, GRADIENT, ZERO, WHOLE, covariance="full", num_steps=500, curvature="shared")
@@ -78,6 +83,7 @@ def test_shared_curvature_is_biased(key):
     assert ratio.max() > 1.15
 
 
+@pytest.mark.slow
 def test_logistic_regression_matches_quadrature(key):
     grad_fn, data = exact.logistic_regression(), (exact.A, exact.B)
     q = hfsgvi(key, grad_fn, jnp.zeros(1), isotherm.full_batch(data), **SETTINGS)
@@ -92,6 +98,7 @@ def test_logistic_regression_matches_quadrature(key):
     assert abs(q.elbo[-500:].mean() - best) < 0.1
 
 
+@pytest.mark.slow
 def test_target_that_is_not_log_concave(key):
     """Two modes with negative curvature between them, started near the maximum in between."""
 

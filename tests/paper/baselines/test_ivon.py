@@ -45,6 +45,7 @@ def test_linear_regression(key):
     assert np.all(np.asarray(q.standard_deviations()) < 0.8 * exact)
 
 
+@pytest.mark.slow
 def test_logistic_regression(key):
     """The bound is not quadratic; its maximum is known by quadrature."""
     mean, deviation, _, _ = best_logistic()

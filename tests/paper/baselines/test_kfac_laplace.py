@@ -76,6 +76,7 @@ def test_prior_scale_by_marginal_likelihood(key):
     assert fixed.blocks[0].factor == 1 and fit.log_evidence > fixed.log_evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood",
     [
@@ -138,6 +139,7 @@ def test_groups_of_rows_have_the_right_expectation(key):
     assert np.all(error < 0.1 * np.array(right))
 
 
+@pytest.mark.slow
 def test_learned_noise_is_fixed_and_the_last_layer_is_that_of_known_noise(key):
     learned = mlp((3, 4, 1), likelihood=Gaussian(HalfCauchy(1.0)), prior=NormalPrior(2.0, None))
     known = mlp((3, 4, 1), likelihood="gaussian", noise_sd=0.5, prior_sd=2.0)

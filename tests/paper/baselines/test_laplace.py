@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from isotherm.models.networks import mlp
 from isotherm.paper.baselines import laplace as module
 from isotherm.paper.baselines.laplace import curvature_diagonal, laplace
+from marks import slow
 
 RNG = np.random.default_rng(9)
 X = RNG.normal(size=(300, 3)).astype(np.float32) @ np.array([[1, 0.5, 0], [0, 1, 0.5], [0, 0, 1]])
@@ -64,6 +65,7 @@ def test_linear_regression_is_exact(key):
     np.testing.assert_allclose(narrow.last.covariance, stronger, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_curvature_of_the_last_layer_is_the_hessian(key, monkeypatch):
     """A network is linear in its last layer, so Gauss-Newton is the Hessian there."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 70)
@@ -78,8 +80,10 @@ def test_curvature_of_the_last_layer_is_the_hessian(key, monkeypatch):
     np.testing.assert_array_equal(draws[0].weights[0, 5], position[0].weights)
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
-@pytest.mark.parametrize("rows_per_group", [1, 7])
+@pytest.mark.parametrize(
+    ("rows_per_group", "likelihood"),
+    [slow(1, "categorical"), (1, "gaussian"), (7, "categorical"), slow(7, "gaussian")],
+)
 def test_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
     """400 sweeps over 300 rows give errors of at most 1 %; the limit is 5 %."""
     outputs, labels = (4, LABELS) if likelihood == "categorical" else (2, TARGETS)
@@ -93,6 +97,7 @@ def test_diagonal_is_that_of_gauss_newton(key, likelihood, rows_per_group):
     np.testing.assert_allclose(ravel_pytree(estimate)[0], exact, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_empirical_fisher_is_the_sum_of_squared_gradients(key):
     """With one row per group the estimate is not random."""
     network = mlp((3, 5, 4), activation="tanh")
@@ -105,6 +110,7 @@ def test_empirical_fisher_is_the_sum_of_squared_gradients(key):
     np.testing.assert_allclose(ravel_pytree(many)[0], np.sum(each**2, axis=0), rtol=0.06)
 
 
+@pytest.mark.slow
 def test_precision_of_a_diagonal_gaussian(key):
     network = mlp((3, 5, 4), prior_sd=0.5)
     position = network.init(key)

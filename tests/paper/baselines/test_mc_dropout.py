@@ -11,6 +11,7 @@ import isotherm
 from isotherm.models.networks import Layer, lenet, mlp
 from isotherm.paper.baselines import mc_dropout as module
 from isotherm.paper.baselines.mc_dropout import Dropout, mc_dropout
+from marks import slow
 
 RNG = np.random.default_rng(5)
 FALSE_ALARM = 1e-4
@@ -56,6 +57,7 @@ def test_a_masked_row_is_a_dropped_unit(key):
     np.testing.assert_allclose(network.apply(draw, x), by_hand, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_convolutions_drop_channels(key):
     network = lenet(12 + 4, channels=(6, 8), hidden=(10,), num_classes=3)
     position = network.init(key)
@@ -101,7 +103,7 @@ def distance(fit, rate=RATE):
     return np.abs(np.r_[np.ravel(layer.weights), np.ravel(layer.bias)] - ridge(rate)).max()
 
 
-@pytest.mark.parametrize("masks_per_batch", [1, 10, 100])
+@pytest.mark.parametrize("masks_per_batch", [slow(1), 10, slow(100)])
 def test_training_a_linear_model_is_ridge_regression(key, masks_per_batch):
     """Over 10 other seeds the largest error was 0.025 (one mask); without dropout it is 0.96."""
     fit = train(key, masks_per_batch=masks_per_batch)
@@ -109,6 +111,7 @@ def test_training_a_linear_model_is_ridge_regression(key, masks_per_batch):
     assert np.abs(ridge(RATE) - ridge(0.0)).max() > 0.3
 
 
+@pytest.mark.slow
 def test_mutants_are_caught(key, monkeypatch):
     """Another dropout rate, and masks that are not scaled up."""
     assert distance(train(key, rate=0.15)) > 0.1
@@ -122,6 +125,7 @@ def test_mutants_are_caught(key, monkeypatch):
     assert distance(train(key)) > 0.1
 
 
+@pytest.mark.slow
 def test_fit_and_draws_are_reproducible(key):
     network = mlp((3, 8, 1), likelihood="gaussian")
 

@@ -11,6 +11,7 @@ import isotherm
 from isotherm import random
 from isotherm.paper.baselines.deep_ensemble import deep_ensemble
 from isotherm.paper.baselines.sgd import sgd
+from marks import slow
 
 UNITS = jnp.asarray(exact.UNITS, jnp.float32)
 GRADIENT = exact.linear_regression(lambda w: w / UNITS)  # a prior N(0, 1) and features of one size
@@ -39,7 +40,7 @@ def test_a_step_is_a_step_of_momentum(key):
     assert fit.losses[0] == pytest.approx(float(loss(ZERO + 1, DATA)) + constant, rel=1e-4)
 
 
-@pytest.mark.parametrize("prior", [True, False], ids=["mode", "maximum likelihood"])
+@pytest.mark.parametrize("prior", [True, slow(False)], ids=["mode", "maximum likelihood"])
 def test_training_ends_at_the_mode_or_the_maximum_likelihood(key, prior):
     best = exact.MEAN if prior else LIKELIEST
     schedule = isotherm.schedules.halving(0.2, every=400)
@@ -62,6 +63,7 @@ def test_draws_are_copies(key):
     np.testing.assert_array_equal(draws, np.broadcast_to(fit.position, (1, 3, exact.DIMENSION)))
 
 
+@pytest.mark.slow
 def test_the_number_of_chunks_does_not_matter(key, monkeypatch):
     one = sgd(key, GRADIENT, ZERO, BATCHES, num_steps=97)
     monkeypatch.setattr("isotherm.paper.baselines.training.NUM_CHUNKS", 3)
@@ -70,6 +72,7 @@ def test_the_number_of_chunks_does_not_matter(key, monkeypatch):
     np.testing.assert_array_equal(one.losses, other.losses)
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_are_runs_of_sgd(key):
     def init(key):
         return random.gaussian(key, ZERO)
@@ -90,6 +93,7 @@ def test_members_of_an_ensemble_are_runs_of_sgd(key):
     assert np.all(distances[~np.eye(3, dtype=bool)] > 0.01)
 
 
+@pytest.mark.slow
 def test_draws_of_an_ensemble_repeat_no_member_before_all_are_used(key):
     ensemble = deep_ensemble(
         key, GRADIENT, lambda k: random.gaussian(k, ZERO), FULL, num_steps=1, num_members=4

@@ -74,6 +74,7 @@ def test_noise_factors(x):
     np.testing.assert_allclose(shared**2 + rest**2, covariance[0, 0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_symmetric_sweeps_sample_a_linear_regression(key):
     rng = np.random.default_rng(2)
     x = rng.normal(size=(100, 2)).astype(np.float32)

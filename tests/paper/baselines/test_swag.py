@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 import isotherm
 from isotherm.paper.baselines.swag import Swag, swag
+from marks import slow
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def scalar():
     return x, grad_fn
 
 
-@pytest.mark.parametrize("step_size", [0.1, 0.5])
+@pytest.mark.parametrize("step_size", [0.1, slow(0.5)])
 def test_variance_of_the_iterates(key, scalar, step_size):
     """Curvature 1.1 per datum, gradient noise var(x) / n: variance eta s^2 / lambda (2 - eta l)."""
     x, grad_fn = scalar
@@ -43,6 +44,7 @@ def test_variance_of_the_iterates(key, scalar, step_size):
     np.testing.assert_allclose(fit.covariance[0, 0], exact, rtol=0.12)
 
 
+@pytest.mark.slow
 def test_mean_of_a_linear_regression(key):
     """The mean of the iterates is the posterior mean, here after scaling the features."""
     grad_fn = linear_regression(lambda w: w / jnp.asarray(UNITS, jnp.float32))

@@ -36,6 +36,7 @@ def test_the_best_candidate_is_chosen(tuned):
     assert tuned.num_steps == (best[1] + 1) * 200  # three batches per epoch in both
 
 
+@pytest.mark.slow
 def test_members_are_the_posterior_mode(tuned, key):
     """The loss is convex: all members end at the mean of the Gaussian posterior."""
     members = train_members(
@@ -66,6 +67,7 @@ def test_members_are_the_posterior_mode(tuned, key):
     np.testing.assert_allclose(outputs[0], outputs[1], atol=0.05)
 
 
+@pytest.mark.slow
 def test_divergence(key):
     hopeless = mlp((2, 1), likelihood=lambda outputs, y: jnp.log(outputs[:, 0] - 1e9))
     with pytest.raises(FloatingPointError, match="All candidates diverged"):

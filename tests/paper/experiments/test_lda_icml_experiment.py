@@ -19,6 +19,7 @@ from isotherm.paper.report.document import FIELDS
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.gibbs import GibbsLDA
 from isotherm.topics.perplexity import CompletionScore
+from marks import slow
 
 PROTOCOL = Protocol(num_topics=3, batch_size=10, num_steps=40, thin=4, sweeps=4, burn_in=2)
 
@@ -50,7 +51,9 @@ def test_a_curve_ends_at_the_score_of_its_later_half(corpora):
     assert values.shape == (10,) and PROTOCOL.num_averaged == 5
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("mSGNHT-S", "SGRLD", "SCIR") else slow(name) for name in SAMPLERS]
+)
 def test_every_method_is_reproducible(corpora, name):
     h = {"SGLD": 1e-3, "SCIR": 0.2, "SGRLD": 0.05}.get(name, 0.02)
     one, two = (run_chain(name, (h, 0.5), *corpora, PROTOCOL, seed=0) for _ in range(2))

@@ -27,6 +27,7 @@ def problem():
     return Problem((x[:200], y[:200]), (x[200:], y[200:]), prior_variance=10.0)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_same_as_single_runs(key, problem):
     settings = np.array([[0.01, 1.0], [0.02, 10.0], [3.0, 1.0]])
     accuracy = sweep.accuracy(problem, PROTOCOL, "mSGNHT-S", settings, 2, key)
@@ -56,6 +57,7 @@ def test_a_diverged_chain_has_accuracy_nan(problem):
     assert logistic_a9a._best(settings, seeds).tolist() == [0.2, 1.0, 0.75]
 
 
+@pytest.mark.slow
 def test_learning_curves_end_at_the_final_accuracy(key, problem):
     settings = np.array([[0.01, 1.0]])
     error, fit = sweep.curves(problem, PROTOCOL, "SGHMC-S", settings, 3, key)

@@ -38,6 +38,7 @@ class Interrupted(Exception):
     """Raised in the middle of a run."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_exactly(learner, tmp_path):
     key = jax_random.key(0)
     whole = learner.learn(key, "one", Checkpoints(), silent)
@@ -76,6 +77,7 @@ def test_a_warm_start_reduces_the_number_of_epochs():
     assert config.natural(1.0).num_epochs < config.plain(1e-4).num_epochs
 
 
+@pytest.mark.slow
 def test_a_diverged_chain_is_reported(data):
     recipe = RECIPE.varied(sampler="mSGNHT-E", step_size=10.0)
     result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
@@ -189,6 +191,7 @@ def test_rows_and_figures_of_the_table():
     assert set(table.plot(config, result)) == {"methods", "factors", "reliability"}
 
 
+@pytest.mark.slow
 def test_a_rival_predicts(data):
     p = rivals.predict("SGD", RECIPE, data, jax_random.key(0))
     assert p.shape == (100, 10)

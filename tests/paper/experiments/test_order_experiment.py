@@ -31,12 +31,14 @@ def failed(result):
     return [claim.claim for claim in order.check(order.Config(), result) if not claim.holds]
 
 
+@pytest.mark.slow
 def test_claims_hold_in_the_smoke_run(document):
     assert set(document) == FIELDS
     assert document["claims"] and all(claim["holds"] for claim in document["claims"])
     assert {figure["name"] for figure in document["figures"]} == {"local_error", "stationary_bias"}
 
 
+@pytest.mark.slow
 def test_rows_have_the_same_keys(document):
     config = order.SMOKE
     assert len(document["rows"]) == len(config.words) * len(config.thermostats)

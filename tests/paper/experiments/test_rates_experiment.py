@@ -10,6 +10,7 @@ PAPER = np.array([[-1 / 2, -2 / 3], [-2 / 3, -4 / 5]])
 """Exponents of the error by integrator (Euler, splitting) and quantity (bias, MSE)."""
 
 
+@pytest.mark.slow
 def test_claims_hold_in_the_smoke_run(tmp_path):
     document = runner.execute("rates", smoke=True, out=tmp_path)
     assert set(document) == FIELDS

@@ -67,6 +67,7 @@ def test_page_never_scrolls_sideways(page, width):
     assert page.ask("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_dark_mode_and_print(page):
     page.resize(1280, 900)
     assert page.ask(LUMINANCE) > 200

@@ -37,6 +37,7 @@ def test_the_simulated_number_of_topics_is_chosen():
     assert len(lines) == 5 and next(line for line in lines if "chosen" in line).split()[0] == "3"
 
 
+@pytest.mark.slow
 def test_a_deep_model_and_a_corpus_are_accepted():
     model = BayesianDPFA((9, 2), start_documents=20, **FAST)
     choice = choose_num_topics(model, as_corpus(documents(60)), [1, 3], num_folds=2)

@@ -18,6 +18,7 @@ from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
 from isotherm.topics.estimators.dpfa import BayesianDPFA
 from isotherm.topics.scir import SCIR
+from marks import slow
 
 TINY = {"sweeps": 4, "burn_in": 2, "num_draws": 2, "start_documents": 10, "batch_size": 20}
 
@@ -34,13 +35,22 @@ def simulated(documents=200, seed=0):
 # The checks use real numbers, which the default refuses (tested below).
 @parametrize_with_checks(
     [
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
         BayesianDPFA((3, 2), fractional="round", inference="filtering", **TINY),
         BayesianDPFA((3, 2), fractional="round", inference="gibbs", max_iter=2, **TINY),
     ]
 )
 def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
+        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
+    ]
+)
+def test_scikit_learn_checks_of_sgmcmc(estimator, check):
     check(estimator)
 
 
@@ -169,7 +179,7 @@ def test_topics_before_the_initialization_is_complete_are_those_of_the_filter(ca
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sampler": "sgrld"}, {"integrator": "euler"}, {"p": 0.9, "r": 0.5}]
+    "settings", [slow({"sampler": "sgrld"}), {"integrator": "euler"}, {"p": 0.9, "r": 0.5}]
 )
 def test_other_settings_learn_as_well(settings):
     counts, _ = simulated()

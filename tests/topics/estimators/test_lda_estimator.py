@@ -14,6 +14,10 @@ import isotherm
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
+from marks import slow
+
+QUICK = ("scir", "msgnht")
+"""The samplers of this test that are quick; `tests/topics/test_lda.py` has all of them."""
 
 
 def simulated(documents=200, seed=0):
@@ -40,7 +44,10 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("sampler", ["auto", "filter", *SAMPLERS])
+@pytest.mark.parametrize(
+    "sampler",
+    ["auto", "filter", *(name if name in QUICK else slow(name) for name in SAMPLERS)],
+)
 def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
     counts, _ = simulated()
     settings = (

@@ -20,6 +20,7 @@ from isotherm.topics.corpus_readers import from_bags, shuffle_buffer
 from isotherm.topics.estimators.dpfa import BayesianDPFA
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.lda import TopicsDivergedError
+from marks import slow
 
 FAST = {"max_iter": 1, "sweeps": 3, "burn_in": 1, "num_draws": 2, "random_state": 0}
 MODELS = [BayesianLDA(2, **FAST), BayesianDPFA((2, 2), start_documents=5, **FAST)]
@@ -65,6 +66,7 @@ def test_long_work_is_cut_into_runs_that_can_be_interrupted(threads):
     assert 3 <= len(done) < 20
 
 
+@pytest.mark.slow
 def test_runs_do_not_change_the_result(monkeypatch):
     counts = counts_of_two_subjects(40)
     plain = [clone(model).fit(counts).components_ for model in MODELS]
@@ -111,7 +113,7 @@ def test_a_setting_without_effect_is_reported(model, name):
         (MODELS[0], {"n_components": 3}),
         (MODELS[0], {"doc_topic_prior": 0.3}),
         (MODELS[0], {"random_state": 1}),
-        (MODELS[1], {"layers": (3, 2)}),
+        slow(MODELS[1], {"layers": (3, 2)}),
     ],
 )
 def test_a_setting_changed_between_batches_is_refused(model, change):
@@ -125,7 +127,7 @@ def test_a_setting_changed_between_batches_is_refused(model, change):
     model.fit(counts)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=["lda", "dpfa"])
+@pytest.mark.parametrize("model", [MODELS[0], slow(MODELS[1])], ids=["lda", "dpfa"])
 def test_a_sorted_stream_is_reported_once_and_a_shuffled_one_never(model):
     counts, settings = counts_of_two_subjects(240), {"batch_size": 20}
     with pytest.warns(PolicyWarning, match="seem to be sorted") as caught:
