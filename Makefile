@@ -98,4 +98,4 @@ docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-audit docs/_build runs .jax_cache
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-audit docs/_build runs

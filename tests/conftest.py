@@ -5,14 +5,9 @@ import gc
 import os
 from pathlib import Path
 
-import compiled_programs
+import jax
+import pytest
 
-compiled_programs.choose_folder()
-
-import jax  # noqa: E402
-import pytest  # noqa: E402
-
-compiled_programs.let_this_process_write()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 MOST_MEMORY = 1.3e9
@@ -79,13 +74,8 @@ def pytest_runtest_teardown():
 
 
 def pytest_configure():
-    """Pin each test process to cores of its own, so that their threads do not compete.
-
-    The process that starts them looks after the folder of compiled programs.
-    """
+    """Pin each test process to cores of its own, so that their threads do not compete."""
     worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{end}") for end in ("", "_COUNT"))
-    if not worker:
-        compiled_programs.empty_if_large()
     if worker and count and hasattr(os, "sched_setaffinity"):
         own = sorted(os.sched_getaffinity(0))[int(worker.removeprefix("gw")) :: int(count)]
         if own:
