@@ -290,6 +290,7 @@ def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
     np.testing.assert_allclose(model.noise_variance(position[None]), 0.04, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_stiff_directions_are_stretched_and_steps_are_longer():
     """The same chains without stretched directions need steps several times as short."""
     x, y = make_rows(200)
@@ -316,6 +317,7 @@ def test_stiff_directions_are_stretched_and_steps_are_longer():
     assert target.step_size < 1.4 * 0.5 * largest(True) ** -0.5
 
 
+@pytest.mark.slow
 def test_a_pipeline_with_categorical_columns_learns_them_and_shows_plots():
     rng = np.random.default_rng(0)
     kind, number = rng.choice(["red", "green", "blue"], 150), rng.normal(size=150)
