@@ -420,7 +420,7 @@ class _Walk:
         self._rows = tuple(jnp.asarray(each[:MAX_CHECKED_ROWS]) for each in rows)
         self._all_rows = rows
         self.positions, self.log_likelihoods = positions, []
-        self._points = positions[:, None]
+        self._points = jnp.repeat(positions[:, None], POINTS_PER_ROUND, axis=1)  # one program
         self.num_rounds = self.num_steps = 0
         self.seconds_per_step = np.inf
         at_start = self._programs.log_likelihood(positions, self._rows)
@@ -437,8 +437,8 @@ class _Walk:
         key = random.fold(self._key, 2 * self.num_rounds)
         if self.num_rounds >= 1:
             self.coordinates = self._stretched(random.fold(key, 4))
-        points = self._points[:, ::-1][:, :: max(1, POINTS_PER_ROUND // 2)]  # the last one, and one
-        points = points.reshape(-1, self._model.dimension)
+        half = POINTS_PER_ROUND // 2
+        points = self._points[:, half - 1 :: half].reshape(-1, self._model.dimension)
         curvature = float(self._programs.curvature(key, points, self._batches, self.coordinates))
         if not np.isfinite(curvature):
             raise FloatingPointError(
