@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/isotherm run order --set balanced_words=ABOBA,ABDODBA --out runs/demo
 	$(BIN)/isotherm report runs/demo
 
-# What a contributor runs: about ten minutes on two cores, less if programs were compiled before. `make test-all` adds the tests marked `slow`.
+# What a contributor runs: about ten minutes on two cores. `make test-all` adds the tests marked `slow`.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
 
 test: setup

@@ -41,10 +41,10 @@ fails with an error.
 others, and they would determine the step size. After each round they are found from gradients of
 the log likelihood of 1024 single rows at points of the round, and momenta are stretched along them
 (`isotherm.coordinates.low_rank`; one direction per eight rows of a batch, at most 128). Then the
-largest curvature $\lambda$ at points of the round is measured, and $h = 0.5/\sqrt\lambda$. The
-same steps then give two to four times as many independent draws of the outputs on boston,
-concrete and energy. Stretching all directions allows still longer steps, but the basis fits only
-where it was measured, and the chains become hot. Batches that are not all rows are balanced
+largest curvature $\lambda$ at points of the round is measured, and $h = 0.5/\sqrt\lambda$. The same
+steps then give two to four times as many independent draws of the outputs on boston, concrete and
+energy (one trial each). Stretching all directions allows still longer steps, but the basis fits
+only where it was measured, and the chains become hot. Batches that are not all rows are balanced
 (`isotherm.balanced`), and the step is at most as long as balance allows.
 
 **Work.** A fit has a budget of arithmetic, that of about `WORK` seconds on two cores, of which the
@@ -251,9 +251,8 @@ class MLPModel(NamedTuple):
 
     def num_directions(self, rows: int) -> int:
         """Return how many directions are stretched, for this many rows per step."""
-        num_gradients = self.num_gradients
         directions = int(np.clip(rows // ROWS_PER_DIRECTION, MIN_DIRECTIONS, MAX_DIRECTIONS))
-        return max(1, min(directions, num_gradients // 4, self.dimension // 4))
+        return max(1, min(directions, self.num_gradients // 4, self.dimension // 4))
 
     @property
     def num_gradients(self) -> int:
@@ -426,7 +425,6 @@ class _Walk:
         at_start = self._programs.log_likelihood(positions, self._rows)
         self._lowest = np.asarray(at_start, np.float64) - _explained_loss(model.dimension)
         self._shrink, self.step_size = 1.0, 0.0
-        self._num_directions = num_directions
         self.coordinates = LowRank(
             jnp.zeros((model.dimension, num_directions)), jnp.ones(num_directions)
         )
@@ -463,7 +461,7 @@ class _Walk:
         at = points[np.arange(num_gradients) % len(points)]
         grads = self._programs.row_gradients(at, (x[chosen], y[chosen], weight[chosen]))
         factor = np.asarray(grads) * (num_rows / num_gradients) ** 0.5
-        return low_rank(factor, self._num_directions)
+        return low_rank(factor, len(self.coordinates.stretch))
 
     def next_round(self, most_steps: float) -> None:
         """Move all chains by two units of time, or `most_steps` if they are fewer.
