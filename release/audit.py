@@ -41,8 +41,9 @@ def judge(entries: list[dict[str, Any]], error: str) -> tuple[int, str]:
         lines.append(f"Nothing was checked: pip-audit made no report ({reason[:300]}).")
     elif skipped:
         reason = str(skipped[0]["skip_reason"])[:300]
+        nothing = "Nothing was checked: " if number == 0 else ""
         lines.append(
-            f"{number} of {len(entries)} packages were checked; of the first other: {reason}"
+            f"{nothing}{number} of {len(entries)} packages were looked up; the first: {reason}"
         )
     if not entries or skipped:
         lines.append(

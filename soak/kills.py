@@ -5,8 +5,11 @@
 A run is killed and resumed until it finishes; then the next run begins, until `--kills` kills were
 made. One kill in four is timed from the start of the process, the others from its first save. All
 results must be bit-identical. With `--mutant` the momenta are not restored on resume, and the
-comparison must fail. The result is recorded after every finished run, so that a test that is
-stopped loses the kills of one run only.
+comparison must fail.
+
+The result is recorded after every finished run, so that a test that is stopped loses the kills of
+one run only, and is added to those of earlier calls: a program can be killed in pieces. Every piece
+has its commit and its own seed. `--fresh` forgets the earlier ones.
 """
 
 import argparse
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reporting import record
+from reporting import entry_of, machine, record
 
 NAMES = (
     "logistic",
@@ -148,24 +151,42 @@ def soak(name: str, kills: int, seed: int, mutant: bool, scratch: Path) -> Itera
         }
 
 
+def added(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the totals of all pieces, followed by the pieces themselves."""
+    moments = Counter()
+    for piece in pieces:
+        moments.update(piece["moments"])
+    totals = {key: sum(piece[key] for piece in pieces) for key in ("kills", "runs", "seconds")}
+    wrong = sorted({name for piece in pieces for name in piece["arrays_that_differ"]})
+    return totals | {
+        "moments": dict(sorted(moments.items())),
+        "arrays_that_differ": wrong,
+        "pieces": pieces,
+    }
+
+
 def main() -> None:
     """Test one program."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("program", choices=NAMES)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="default: the number of earlier pieces")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier pieces")
     parser.add_argument("--mutant", action="store_true", help="do not restore momenta")
     parser.add_argument("--quick", action="store_true", help="do not record the result")
     arguments = parser.parse_args()
-    settings = (arguments.program, arguments.kills, arguments.seed, arguments.mutant)
-    entry = {}
+    unrecorded = arguments.quick or arguments.mutant
+    before = [] if arguments.fresh else entry_of("kills", arguments.program).get("pieces", [])
+    seed = len(before) if arguments.seed is None else arguments.seed
+    piece, origin = {}, {"seed": seed, **machine()}
     with tempfile.TemporaryDirectory() as scratch:
-        for entry in soak(*settings, Path(scratch)):
-            if arguments.quick or arguments.mutant:
-                print(entry, flush=True)
+        settings = (arguments.program, arguments.kills, seed, arguments.mutant)
+        for piece in soak(*settings, Path(scratch)):
+            if unrecorded:
+                print(piece, flush=True)
             else:
-                record("kills", arguments.program, entry)
-    sys.exit(1 if entry.get("arrays_that_differ") else 0)
+                record("kills", arguments.program, added([*before, piece | {"origin": origin}]))
+    sys.exit(1 if piece.get("arrays_that_differ") else 0)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,28 @@ def machine(*packages: str) -> dict[str, Any]:
     }
 
 
+def entry_of(document: str, name: str) -> dict[str, Any]:
+    """Return an entry of `results/DOCUMENT.json`, or an empty one if there is none."""
+    return _entries(document).get(name, {})
+
+
 def record(document: str, name: str, entry: dict[str, Any], *packages: str) -> None:
     """Write an entry to `results/DOCUMENT.json`, replacing an older one, and print it."""
-    path = RESULTS / f"{document}.json"
-    entries = json.loads(path.read_text()) if path.exists() else {}
-    entries[name] = {**entry, "machine": machine(*packages)}
-    path.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
+    _write(document, {**_entries(document), name: {**entry, "machine": machine(*packages)}})
     print(name, json.dumps(entry), flush=True)
+
+
+def forget(document: str, names: Iterable[str]) -> None:
+    """Remove entries of `results/DOCUMENT.json`."""
+    _write(document, {k: v for k, v in _entries(document).items() if k not in set(names)})
+
+
+def _write(document: str, entries: dict[str, Any]) -> None:
+    text = json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
+    (RESULTS / f"{document}.json").write_text(text)
+
+
+def _entries(document: str) -> dict[str, Any]:
+    """Return all entries of a document."""
+    path = RESULTS / f"{document}.json"
+    return json.loads(path.read_text()) if path.exists() else {}

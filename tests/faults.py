@@ -17,6 +17,7 @@ import errno
 import io
 import os
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,6 +73,7 @@ class Disk:
         self.torn, self.stays, self.failed = torn, stays, False
         self.log: list[Names | Content | Flush] = []
         self.kinds: list[str] = []
+        self.writers: set[int] = set()
         self.names: dict[tuple[int, str], int] = {}
         self.nodes = iter(range(1, 10**9))
         self.folders, self.initial = {0}, {}
@@ -145,6 +147,8 @@ class Disk:
         """Count a call, and fail if it is its turn."""
         number = len(self.kinds)
         self.kinds.append(kind)
+        if kind == "write":
+            self.writers.add(threading.get_ident())
         again = self.stays and self.failed and kind in ("write", "open", "mkdir")
         if number == self.fail_at or again:
             self.failed = True

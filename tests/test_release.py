@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -66,12 +68,40 @@ def test_the_bill_of_materials_has_all_packages_with_licences():
     assert done.returncode == 0 and re.search(r"^jax +\S+ +Apache", done.stdout, re.M)
 
 
-def test_the_commands_of_the_release_exist():
+def commands():
+    """Return the commands of RELEASING.md."""
     text = (ROOT / "RELEASING.md").read_text()
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    commands = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+    return [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_the_commands_of_the_release_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert commands and all(c.split()[0] == "make" and c.split()[1] in targets for c in commands)
+    made = [c.split()[1] for c in commands() if c.startswith("make ")]
+    assert {"test-all", "lint", "docs", "audit", "licences", "release"} <= set(made) <= targets
+    assert all(c.startswith(("make ", "git ")) for c in commands())
+
+
+def test_the_tag_is_made_and_pushed(tmp_path):
+    """The commands of git, in a repository of its own that pushes to a folder."""
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= {
+        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    there = tmp_path / "there.git"
+    prepare = [
+        f"git init --quiet --bare {there}",
+        f"git init --quiet {tmp_path / 'here'}",
+        f"git -C {tmp_path / 'here'} commit --quiet --allow-empty --message first",
+        f"git -C {tmp_path / 'here'} remote add origin {there}",
+    ]
+    released = [c.replace("X.Y.Z", "1.2.3") for c in commands() if c.startswith("git ")]
+    for command in [*prepare, *released]:
+        where = tmp_path / "here" if command in released else tmp_path
+        subprocess.run(shlex.split(command), cwd=where, env=env, check=True, capture_output=True)
+    show = ["git", "-C", there, "tag", "--list", "--format", "%(objecttype) %(refname:short)"]
+    done = subprocess.run(show, env=env, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "tag v1.2.3"
 
 
 CLEAN = {"name": "jax", "version": "0.10.2", "vulns": []}
@@ -84,8 +114,8 @@ FLAW = {"name": "x", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions":
     [
         ([CLEAN, CLEAN], 0, "All 2 packages were checked; none has a known vulnerability."),
         ([CLEAN, FLAW], 1, "x 1: PYSEC-1, fixed in 2"),
-        ([SKIPPED, SKIPPED], 2, "0 of 2 packages were checked"),
-        ([CLEAN, SKIPPED], 2, "1 of 2 packages were checked"),
+        ([SKIPPED, SKIPPED], 2, "Nothing was checked: 0 of 2 packages were looked up"),
+        ([CLEAN, SKIPPED], 2, "1 of 2 packages were looked up"),
         ([FLAW, SKIPPED], 1, "This is no all-clear."),
         ([], 2, "Nothing was checked"),
         (None, 2, "Nothing was checked: pip-audit made no report (ConnectionError: no route)."),

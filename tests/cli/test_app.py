@@ -97,6 +97,16 @@ def test_a_claim_fails():
             ["run", "fake", "--out", "fake_for_cli.py"],
             "`fake_for_cli.py` is a file, not a folder: choose another name.",
         ),
+        (
+            ["run", "fake", "--out", "fake_for_cli.py/below"],
+            "`fake_for_cli.py` is a file, not a folder: choose another name.",
+        ),
+        (["report", "fake_for_cli.py"], "`fake_for_cli.py` is a file, not a folder with results."),
+        (["report", "fake_for_cli.py/below"], "No results under `fake_for_cli.py/below`"),
+        (
+            ["data", "verify", "--data-dir", "fake_for_cli.py"],
+            "`fake_for_cli.py` is a file, not a folder with data.",
+        ),
         (["report"], "No results under `runs`"),
     ],
 )

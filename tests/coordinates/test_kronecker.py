@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import isotherm
-from isotherm.coordinates.kronecker import kronecker_eigenbasis
+from isotherm.coordinates.kronecker import kronecker_eigenbasis, leaf_sides
 from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 
 SIZE, BATCH = 4000, 50
@@ -101,3 +101,102 @@ def test_sampling_gives_the_exact_posterior(problem):
     sd = np.sqrt(np.diag(np.linalg.inv(curvature)))
     # About 8000 effective draws: an sd within 4 % at five sigma; 2 % remain for discretisation.
     np.testing.assert_allclose(draws.std(0) / sd, 1, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "letters"),
+    [
+        ({"kernel": (3, 3, 4, 8), "bias": (8,)}, {"kernel": "lllr", "bias": "r"}),
+        ({"weight": (8, 4, 3, 3), "bias": (8, 1, 1)}, {"weight": "rlll", "bias": "rrr"}),
+        ({"w": (4, 8), "b": (8,)}, {"w": "lr", "b": "r"}),
+        ({"query.kernel": (16, 2, 8), "query.bias": (2, 8)}, {"query.kernel": "lrr"}),
+        ({"out.kernel": (2, 8, 16), "out.bias": (16,)}, {"out.kernel": "llr"}),
+        ({"query.kernel": (6, 16, 2, 8), "query.bias": (6, 2, 8)}, {"query.kernel": "slrr"}),
+        ({"kernel": (6, 4, 8), "bias": (6, 8)}, {"kernel": "slr", "bias": "sr"}),
+        ({"weight": (6, 8, 4), "bias": (6, 8)}, {"weight": "srl", "bias": "sr"}),
+        ({"scale": (6, 8), "bias": (6, 8)}, {"scale": "sr", "bias": "sr"}),
+        ({"token_embed.embedding": (50, 8)}, {"token_embed.embedding": ".r"}),
+        ({"temperature": ()}, {"temperature": ""}),
+    ],
+)
+def test_the_sides_of_layers_are_inferred(leaves, letters):
+    found = leaf_sides({name: jnp.zeros(shape) for name, shape in leaves.items()})
+    assert {name: found[name] for name in letters} == letters
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ({"v": "lr"}, "the leaves are"),
+        ({"w": "l"}, "for each of 2 axes"),
+        ({"w": "lx"}, "for each of 2 axes"),
+    ],
+)
+def test_wrong_sides_are_refused(sides, message):
+    with pytest.raises(ValueError, match=message):
+        leaf_sides({"w": jnp.zeros((2, 3))}, sides)
+
+
+def test_other_layouts_have_the_coordinates_of_the_matrix(problem):
+    """A transposed, a stacked and a split leaf are whitened like the matrix itself."""
+    grad_fn, batches, position, _ = problem
+    size = grad_fn.data_size
+
+    def basis(shape, to_matrix, sides):
+        def log_likelihood(w, batch):
+            return grad_fn.log_likelihood(to_matrix(w), batch)
+
+        target = isotherm.minibatch_gradient(
+            log_likelihood, lambda w: grad_fn.log_prior(to_matrix(w)), size
+        )
+        space = kronecker_eigenbasis(
+            jax.random.key(0), target, shape, batches, num_batches=64, sides={"position": sides}
+        )
+        return space, jnp.sort(space.leaves[0].scale.ravel())
+
+    _, plain = basis(position, lambda w: w, "lr")
+    _, transposed = basis(position.T, lambda w: w.T, "rl")
+    stacked_space, stacked = basis(position[None], lambda w: w[0], "slr")
+    _, split = basis(position.reshape(3, 1, 2), lambda w: w.reshape(3, 2), "lrr")
+    for other in (transposed, stacked, split):
+        np.testing.assert_allclose(other, plain, rtol=1e-3)
+    assert stacked_space.leaves[0].left.shape == (1, 3, 3)
+    # A side that is not rotated gives other scales.
+    _, diagonal = basis(position, lambda w: w, ".r")
+    assert np.abs(diagonal / plain - 1).max() > 0.01
+
+
+def test_each_layer_of_a_stack_has_a_basis_of_its_own():
+    x = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    inputs = np.stack([x @ np.diag([1, 10, 1, 1]), x @ np.diag([1, 1, 1, 0.1])], 1)
+    position = {"kernel": jnp.zeros((2, 4, 3)), "bias": jnp.zeros((2, 3))}
+
+    def log_likelihood(w, batch):
+        outputs = jnp.einsum("nsi,sio->nso", batch, w["kernel"]) + w["bias"][None]
+        return -0.5 * jnp.sum((outputs - 1) ** 2, axis=(1, 2))
+
+    def log_prior(w):
+        return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(w))
+
+    grad_fn = isotherm.minibatch_gradient(log_likelihood, log_prior, 500)
+    batches = isotherm.independent_batches(inputs.astype(np.float32), 20)
+    space = kronecker_eigenbasis(jax.random.key(0), grad_fn, position, batches)
+    kernel = space.leaves[1]
+    # The eigenvector of the largest eigenvalue is the last: input 1 of the first layer only.
+    assert abs(float(kernel.left[0, 1, -1])) > 0.99
+    assert abs(float(kernel.left[1, 1, -1])) < 0.99
+    summary = space.summary(position).splitlines()
+    assert summary[0].split() == ["leaf", "shape", "sides", "condition"]
+    assert summary[2].split()[:6] == ["kernel", "2", "x", "4", "x", "3"]
+    assert " slr " in summary[2]
+    pushed = space.push(position)
+    assert jax.tree.map(jnp.shape, pushed) == jax.tree.map(jnp.shape, position)
+    v, g = (
+        jax.tree.map(lambda leaf, i=i: jax.random.normal(jax.random.key(i), leaf.shape), position)
+        for i in (1, 2)
+    )
+    one, other = (
+        sum(float(jnp.sum(a * b)) for a, b in zip(*map(jax.tree.leaves, pair), strict=True))
+        for pair in ((g, space.push(v)), (space.pull(g), v))
+    )
+    assert one == pytest.approx(other, rel=1e-4)

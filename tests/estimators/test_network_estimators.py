@@ -283,11 +283,27 @@ def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
     spacing = 1 / grades.std()
     assert network_posterior.rounding_error(scaled) == pytest.approx(spacing / 12**0.5)
     assert network_posterior.rounding_error(np.random.default_rng(0).normal(size=200)) == 0
-    model = MLPModel((2, 3, 1), "tanh", 4.0, Gaussian(None), noise="constant", rounding=0.2)
+    model = MLPModel((2, 3, 1), "tanh", 4.0, Gaussian(None), noise="constant")
     position = np.full(model.dimension, -30.0, np.float32)  # hardly any noise
-    outputs = model.apply(jax.numpy.asarray(position), jax.numpy.ones((4, 2)))
-    np.testing.assert_allclose(np.exp(outputs[:, 1]), 0.2, rtol=1e-5)
-    np.testing.assert_allclose(model.noise_variance(position[None]), 0.04, rtol=1e-6)
+    x, ones = np.ones((3, 2), np.float32), np.ones(3, np.float32)
+    mean = np.asarray(model.apply(position, x)[:, 0])
+    y, rounding = mean + np.array([0, 0.2, 0.4]), np.float32([0.2, 0.2, 0.5])
+    values = model.log_likelihood(position, (x, y, ones, rounding))
+    np.testing.assert_allclose(values, stats.norm.logpdf(y, mean, rounding), rtol=1e-4)
+
+
+def test_the_noise_of_grades_is_reported_with_their_rounding_errors():
+    x, _ = make_rows(60)
+    grades = np.random.default_rng(0).integers(1, 4, 60).astype(float)
+    settings = {"num_draws": 16, "num_chains": 1, "burn_in": 0, "thin": 1}
+    model = BayesianMLPRegressor((4,), noise_df=None, random_state=0, **settings).fit(x, grades)
+    variance = model.draws_["noise_variance"]
+    assert variance.min() > 1 / 12
+    assert model.noise_variance_ == pytest.approx(variance.mean(), rel=1e-5)
+    mixture = model.predictive(x[:2])
+    _, sd = model.predict(x[:2], return_std=True)
+    np.testing.assert_allclose(mixture.variance, sd**2, rtol=1e-3)
+    assert np.all(sd**2 >= variance.mean() * (1 - 1e-5))
 
 
 @pytest.mark.slow

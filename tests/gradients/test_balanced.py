@@ -11,7 +11,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 
 import isotherm
-from isotherm import random
+from isotherm import gradients, random
 from isotherm.exceptions import PolicyWarning
 from laws import SPELLED, opens_with_kick
 from marks import slow
@@ -141,13 +141,19 @@ PLAIN = isotherm.minibatch_gradient(log_likelihood, log_prior, 4)
 BALANCED = isotherm.balanced(PLAIN)
 
 
-def test_the_mean_over_batches_is_the_gradient_minus_half_the_noise_along_the_velocity():
-    r"""For short kicks $E\hat g = g - \frac{t}{2T}\Sigma v$, here over all batches of three."""
+@pytest.mark.parametrize("batch_size", [3, 4], ids=["all-rows", "every-second-row"])
+def test_the_mean_over_batches_is_the_gradient_minus_half_the_noise(batch_size, monkeypatch):
+    r"""For short kicks $E\hat g = g - \frac{t}{2T}\Sigma v$, here over all batches of this size.
+
+    Batches of four estimate the noise from two of their rows, as large ones of large networks do.
+    """
+    monkeypatch.setattr(gradients.balanced, "LARGE_POSITION", 1)
+    monkeypatch.setattr(gradients.balanced, "ENOUGH_ROWS", 4)
     with jax.enable_x64(True):
         x = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), position())
         v = jax.tree.map(jnp.cos, x)
         flat = lambda tree: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])  # noqa: E731
-        picks = list(itertools.product(range(4), repeat=3))
+        picks = list(itertools.product(range(4), repeat=batch_size))
         all_batches = jnp.asarray(ROWS.astype(np.float64)[np.array(picks)])
         t, temperature = 1e-5, 0.7
         kicks, plain = jax.jit(

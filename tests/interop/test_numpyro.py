@@ -272,3 +272,32 @@ def test_models_that_do_not_work_with_minibatches_are_refused(model, message):
 def test_data_without_rows_are_refused(data):
     with pytest.raises(ValueError, match="`data` must be"):
         from_numpyro(waiting, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_regression_with_unknown_noise_and_wide_priors_is_sampled(seed):
+    """A search for the mode that runs away would end in NumPyro's error of an invalid scale."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 5)).astype(np.float32)
+    y = (x @ rng.normal(size=5) + 0.5 * rng.normal(size=100)).astype(np.float32)
+
+    def model(x, y):
+        slopes = numpyro.sample("slopes", dist.Normal(0, 10).expand([5]).to_event(1))
+        noise = numpyro.sample("noise", dist.HalfNormal(10))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(x @ slopes, noise), obs=y)
+
+    target = isotherm.from_numpyro(model, (x, y))
+    batches = isotherm.independent_batches((x, y), 50)
+    init_key, start_key, sample_key = jax.random.split(jax.random.key(seed), 3)
+    start = isotherm.warm_start(start_key, target.gradient(100), target.init(init_key), batches)
+    sampler = isotherm.msgnht(start.grad_fn, **start.settings)
+    run = isotherm.sample(
+        sample_key, sampler, start.position, batches, num_draws=500, thin=20, burn_in=500
+    )
+    noise = np.asarray(jax.vmap(jax.vmap(target.constrain))(run.draws)["noise"])
+    # With flat priors on the slopes and log noise: RSS / noise^2 is chi^2 with 95 degrees.
+    rss = np.linalg.lstsq(x, y, rcond=None)[1][0]
+    assert noise.mean() == pytest.approx(np.sqrt(rss / 95), rel=0.04)
+    assert noise.std() == pytest.approx(noise.mean() / np.sqrt(2 * 95), rel=0.3)

@@ -21,7 +21,7 @@ LONG = ("run.nc", "shards")
 def test_after_every_fault_the_folder_opens_to_a_good_state(name):
     pytest.importorskip("zarr")
     pytest.importorskip("h5netcdf")
-    tried = inject(SCENARIOS[name], STRIDES.get(name, 2), ERRORS[:1])
+    tried = inject(SCENARIOS[name], STRIDES.get(name, 2), errors=ERRORS[:1])
     assert min(tried["power cuts"], tried["failed calls"]) > 8
 
 

@@ -153,10 +153,13 @@ WITH_A_CHILD = """
 import os, sys, time
 from pathlib import Path
 from isotherm.io.locks import locked
+read, write = os.pipe()
 with locked(Path(sys.argv[1])):
     if os.fork() == 0:
+        os.write(write, b"running")  # after fork() has returned, so the copy of the lock is closed
         time.sleep(60)
         os._exit(0)
+    os.read(read, 7)
     print("locked", flush=True)
     time.sleep(60)
 """

@@ -339,12 +339,12 @@ def test_only_the_last_states_are_kept(tmp_path, keep):
 
 FINGERPRINT = """
 import jax, jax.numpy as jnp, isotherm
-from isotherm.loop.checkpoint import fingerprint
+from isotherm.loop.checkpoint import fingerprint, trace
 network = isotherm.models.mlp((4, 5, 3))
 sampler = isotherm.msgnht(network.gradient(data_size=100), isotherm.schedules.halving(0.1, 50))
 key = jax.random.key(0)
 state = sampler.init(network.init(key), key)
-print(fingerprint(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int))))
+print(fingerprint(trace(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int)))))
 """
 
 
@@ -368,9 +368,11 @@ def test_a_fingerprint_depends_on_constants():
         return lambda x: x * weight
 
     one, x = np.arange(3.0), jnp.ones(3)
-    prints = {module.fingerprint(step(jnp.asarray(w)), x) for w in (one, one, one + 1)}
+    weights = [jnp.asarray(w) for w in (one, one, one + 1)]
+    prints = {module.fingerprint(module.trace(step(w), x)) for w in weights}
     assert len(prints) == 2
-    assert module.fingerprint(step(2.0), x) != module.fingerprint(step(2.0001), x)
+    numbers = [module.fingerprint(module.trace(step(w), x)) for w in (2.0, 2.0001)]
+    assert numbers[0] != numbers[1]
 
 
 PROGRAM = """

@@ -30,8 +30,7 @@ def run(num_draws=30, size=50, collect=COLLECT, **changes):
 def test_the_forecast_is_the_size_of_the_result():
     result = run()
     plan = make_plan(30, 1, 0, COLLECT, "raise", 0)
-    one = jax.tree.map(lambda leaf: leaf[0], result.state)
-    needed = module.forecast(make_program(SAMPLER, plan), plan, one, 2)
+    needed = module.forecast(make_program(SAMPLER, plan), plan, result.state)
     kept = (result.draws, result.collected["half"], dict(result.stats))
     assert needed.draws == sum(np.asarray(x).nbytes for x in jax.tree.leaves(kept))
     assert needed.accumulators == sum(
@@ -129,5 +128,5 @@ def test_temporary_arrays_of_the_compiled_step_count(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
     calls = []
     monkeypatch.setattr(module, "free_memory", lambda: calls.append(1) or 10**9)
-    assert call().ok and len(calls) == 2
+    assert call().ok and len(calls) == 1  # before compilation, the run is too small to ask
     assert call(max_memory=float("inf")).ok

@@ -387,6 +387,26 @@ def test_a_callback_is_told_how_far_the_run_is(key):
     assert metrics["steps_per_second"] > 0
 
 
+def test_the_time_of_a_run_is_forecast_after_its_first_chunk(key, monkeypatch, tmp_path):
+    """Also of a resumed run, whose earlier steps took none of the time of this call."""
+    monkeypatch.setattr(chunks, "CHUNK_SECONDS", 0.0)  # one draw per chunk, in effect
+
+    def go(num_draws, callback=None):
+        where = {"checkpoint": tmp_path, "callback": callback, "progress": False}
+        return isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=num_draws, **where)
+
+    go(400)
+    reports = []
+    go(1000, reports.append)
+    assert all(report.first_step == 400 for report in reports) and len(reports) > 2
+    for report in reports:
+        made, left = report.step - 400, 1000 - report.step
+        assert report.seconds_left == pytest.approx(report.seconds * left / made, rel=1e-6)
+    assert reports[-1].seconds_left == 0 == reports[-1].metrics()["seconds_left"]
+    ended = go(10**6, lambda report: report.seconds_left > 1e-6)  # as a user refuses a long run
+    assert 1000 < ended.num_draws < 10**6
+
+
 def test_a_callback_can_stop_a_run_and_a_checkpoint_continues_it(key, tmp_path):
     settings = {"num_draws": 50_000, "progress": False}
 

@@ -130,6 +130,8 @@ def test_misuse_is_refused(key):
         )
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
+    with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
     with pytest.raises(ValueError, match="`curvature` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, curvature="ricci")
     with pytest.raises(ValueError, match=r"must come from isotherm.minibatch_gradient"):

@@ -1,6 +1,6 @@
 """Linear changes of variables: identity, diagonal, low rank, dense and Kronecker eigenbasis."""
 
-from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis
+from isotherm.coordinates.kronecker import Kronecker, kronecker_eigenbasis, leaf_sides
 from isotherm.coordinates.linear import (
     Coordinates,
     Dense,
@@ -22,5 +22,6 @@ __all__ = [
     "diagonal",
     "eigenbasis",
     "kronecker_eigenbasis",
+    "leaf_sides",
     "low_rank",
 ]

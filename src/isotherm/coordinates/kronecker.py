@@ -18,12 +18,27 @@ at one point:
 - $\Lambda_{ij} = \frac nN \mathrm E\,(U_L^\top G U_R)_{ij}^2 + $ the curvature of the prior.
 
 The noise is then (nearly) uncorrelated between the coordinates, and the step size is dimensionless.
-The kernel of a convolution is a matrix of (window and input channel) by (output channel); for a
-bias only one side is rotated.
+
+**Sides.** A leaf with more than two axes is read as a matrix by one letter per axis (`leaf_sides`):
+`l` for the left side (inputs, window), `r` for the right side (outputs, heads), `.` for the left
+side without rotation (rows of an embedding, of which a batch sees few), and `s` for a stack of
+layers, each of which has a basis of its own. Letters are inferred from names and shapes:
+
+| leaf | axes | letters |
+| --- | --- | --- |
+| `kernel` (Flax), `w` (Haiku), `weights` | (window, in, out) | `l…lr` |
+| `weight` (Equinox, PyTorch) | (out, in, window) | `rl…l` |
+| `kernel` in `query`, `key`, `value` | (in, heads, size) | `lrr` |
+| a leaf in a path with `embed` | (rows, size) | `.r` |
+| a vector, a number | | `r`, none |
+
+Leading axes that a bias shares with the kernel beside it are stacked (`s`). Where this is wrong,
+pass the letters of a leaf by its name; `Kronecker.summary` shows them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +49,7 @@ from threadpoolctl import threadpool_limits
 
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.tree import leaf_names
 from isotherm.types import ArrayTree, Key
 
 BLOCK_SIZE = 16
@@ -45,30 +61,36 @@ LARGEST_SIDE = 4096
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sides:
-    """The coordinates of one leaf as a matrix; a side that is `None` is not rotated."""
+    """The coordinates of one leaf as a matrix; a side that is `None` is not rotated.
+
+    With stacked axes there is one matrix per layer, in the first axis of every array.
+    """
 
     left: jax.Array | None
     right: jax.Array | None
     scale: jax.Array
+    letters: str = field(metadata={"static": True})
+    """The side of every axis of the leaf."""
 
     def rotate(self, matrix: jax.Array) -> jax.Array:
         r"""Return $U_L^\top G U_R$."""
         if self.left is not None:
-            matrix = self.left.T @ matrix
+            matrix = jnp.swapaxes(self.left, -1, -2) @ matrix
         return matrix if self.right is None else matrix @ self.right
 
     def push(self, direction: jax.Array) -> jax.Array:
         r"""Return $U_L (S \odot v) U_R^\top$."""
-        matrix = self.scale * as_matrix(direction)
+        matrix = self.scale * as_sides(direction, self.letters)
         if self.left is not None:
             matrix = self.left @ matrix
         if self.right is not None:
-            matrix = matrix @ self.right.T
-        return matrix.reshape(direction.shape)
+            matrix = matrix @ jnp.swapaxes(self.right, -1, -2)
+        return _as_leaf(matrix, self.letters, direction.shape)
 
     def pull(self, grads: jax.Array) -> jax.Array:
         r"""Return $S \odot U_L^\top g U_R$."""
-        return (self.scale * self.rotate(as_matrix(grads))).reshape(grads.shape)
+        matrix = self.scale * self.rotate(as_sides(grads, self.letters))
+        return _as_leaf(matrix, self.letters, grads.shape)
 
 
 @jax.tree_util.register_dataclass
@@ -90,6 +112,18 @@ class Kronecker:
         """Map a gradient to the coordinates of the momentum, leaf by leaf."""
         return self._each(Sides.pull, grads)
 
+    def summary(self, position: ArrayTree) -> str:
+        """Return a table: leaf, shape, letter of every axis, condition number of the curvature."""
+        rows = [("leaf", "shape", "sides", "condition")]
+        values = jax.tree.leaves(position)
+        for name, leaf, sides in zip(leaf_names(position), values, self.leaves, strict=True):
+            condition = float(jnp.max(sides.scale) / jnp.min(sides.scale)) ** 2
+            shape = " x ".join(map(str, jnp.shape(leaf))) or "number"
+            rows.append((name, shape, sides.letters or "-", f"{condition:.3g}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join(lines)
+
     def _each(self, fn: Callable[[Sides, jax.Array], jax.Array], tree: ArrayTree) -> ArrayTree:
         values, structure = jax.tree.flatten(tree)
         return structure.unflatten(
@@ -102,6 +136,110 @@ def as_matrix(leaf: jax.Array) -> jax.Array:
     return leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim else leaf.reshape(1, 1)
 
 
+def as_sides(leaf: jax.Array, letters: str) -> jax.Array:
+    """Return a leaf as a matrix of its left by its right axes, or as a stack of matrices."""
+    sizes = _side_sizes(letters, leaf.shape)
+    shape = sizes if "s" in letters else sizes[1:]
+    return leaf.transpose(_order(letters)).reshape(shape)
+
+
+def _as_leaf(matrix: jax.Array, letters: str, shape: tuple[int, ...]) -> jax.Array:
+    """Undo `as_sides`."""
+    order = _order(letters)
+    moved = matrix.reshape([shape[axis] for axis in order])
+    return moved.transpose([order.index(axis) for axis in range(len(order))])
+
+
+def _order(letters: str) -> list[int]:
+    """Return the axes of a leaf in the order stacked, left, right."""
+    return sorted(
+        range(len(letters)), key=lambda axis: "sl.r".index(letters[axis].replace(".", "l"))
+    )
+
+
+def _side_sizes(letters: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the number of layers, rows and columns."""
+    stacked, left, right = (
+        math.prod(n for n, letter in zip(shape, letters, strict=True) if letter in side)
+        for side in ("s", "l.", "r")
+    )
+    return stacked, left, right
+
+
+def leaf_sides(tree: ArrayTree, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the side of every axis of every leaf by name, by the rules of the module.
+
+    Parameters
+    ----------
+    tree
+        Weights: arrays, or anything with shapes.
+    overrides
+        Letters that replace the rule, by name: one of `l`, `r`, `.` and `s` per axis.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> layer = {"kernel": jnp.zeros((6, 8, 16)), "bias": jnp.zeros((6, 16))}
+    >>> leaf_sides({"scanned": layer, "linear": {"weight": jnp.zeros((10, 50))}})
+    {'linear.weight': 'rl', 'scanned.bias': 'sr', 'scanned.kernel': 'slr'}
+    """
+    shapes = {
+        name: jnp.shape(leaf)
+        for name, leaf in zip(leaf_names(tree), jax.tree.leaves(tree), strict=True)
+    }
+    found = {name: _letters(name, shape, shapes) for name, shape in shapes.items()}
+    for name, letters in (overrides or {}).items():
+        if name not in found:
+            raise ValueError(f"`sides` has {name!r}, but the leaves are {list(found)}.")
+        if len(letters) != len(shapes[name]) or set(letters) - set("lr.s"):
+            raise ValueError(
+                f"`sides` of {name!r} must have a letter of 'l', 'r', '.' and 's' for each of "
+                f"{len(shapes[name])} axes, got {letters!r}."
+            )
+        if "l" in letters and "." in letters:
+            raise ValueError(f"`sides` of {name!r} has both 'l' and '.', got {letters!r}.")
+        found[name] = letters
+    return found
+
+
+def _letters(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Infer the side of every axis of a leaf."""
+    path = [part for part in name.split(".") if part not in ("value", "raw_value")]
+    kind = path[-1] if path else ""
+    with_heads = any(part in ("query", "key", "value") for part in path[:-1])
+    if len(shape) < 2:
+        return "r" * len(shape)
+    beside = {other.rpartition(".")[2]: s for other, s in shapes.items() if _same(name, other)}
+    bias = _without_ones(beside.get("bias", beside.get("b", ())))
+    stacked = max(len(bias) - (2 if with_heads else 1), 0)
+    if bias[:stacked] != shape[:stacked] or stacked > len(shape):
+        stacked = 0
+    rest = len(shape) - stacked
+    if kind in ("bias", "b", "scale"):
+        return "s" * stacked + "r" * rest
+    if rest < 2:
+        return "s" * stacked + "r" * rest
+    if any("embed" in part.lower() for part in path):
+        return "s" * stacked + "." * (rest - 1) + "r"
+    if kind == "weight":
+        return "s" * stacked + "r" + "l" * (rest - 1)
+    if with_heads and rest > 2:
+        return "s" * stacked + "l" * (rest - 2) + "rr"
+    return "s" * stacked + "l" * (rest - 1) + "r"
+
+
+def _same(name: str, other: str) -> bool:
+    """Return whether two leaves belong to the same layer."""
+    return name.rpartition(".")[0] == other.rpartition(".")[0]
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the axes of size 1 at its end, as biases of convolutions have."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
 def kronecker_eigenbasis(
     key: Key,
     grad_fn: MinibatchGradient,
@@ -111,6 +249,7 @@ def kronecker_eigenbasis(
     num_batches: int = 512,
     floor: float = 1e-6,
     more_positions: Sequence[ArrayTree] = (),
+    sides: Mapping[str, str] | None = None,
 ) -> Kronecker:
     r"""Estimate a Kronecker eigenbasis from minibatch gradients at one or several points.
 
@@ -134,24 +273,27 @@ def kronecker_eigenbasis(
     more_positions
         Further points: the curvature is averaged over all. In a network the directions that are
         stiff change from place to place.
+    sides
+        Letters of the axes of leaves, by name, where the rules of the module are wrong.
     """
+    letters = list(leaf_sides(position, sides).values())
     positions = (position, *more_positions)
     share = batches.batch_size / grad_fn.data_size
-    rotations = _rotations(_noise(key, grad_fn, positions, batches, num_batches))
+    rotations = _rotations(_noise(key, grad_fn, positions, batches, num_batches), letters)
     squares: list[Any] = []
     count = 0
     for block in _noise(key, grad_fn, positions, batches, num_batches):
         leaves = jax.tree.leaves(block)
         count += leaves[0].shape[0]
-        more = [_squares(sides, leaf) for sides, leaf in zip(rotations, leaves, strict=True)]
+        more = [_squares(each, leaf) for each, leaf in zip(rotations, leaves, strict=True)]
         squares = more if not squares else [a + b for a, b in zip(squares, more, strict=True)]
     ones = jax.tree.map(jnp.ones_like, position)
     prior = jax.jvp(jax.grad(grad_fn.log_prior), (position,), (ones,))[1]
     leaves = []
-    for sides, total, second in zip(rotations, squares, jax.tree.leaves(prior), strict=True):
+    for each, total, second in zip(rotations, squares, jax.tree.leaves(prior), strict=True):
         curvature = share * total / count - jnp.mean(second)
-        curvature = jnp.maximum(curvature, floor * jnp.max(curvature))
-        leaves.append(Sides(sides.left, sides.right, curvature**-0.5))
+        largest = jnp.max(curvature, axis=(-2, -1), keepdims=True)
+        leaves.append(replace(each, scale=jnp.maximum(curvature, floor * largest) ** -0.5))
     return Kronecker(tuple(leaves))
 
 
@@ -188,29 +330,31 @@ def _block(
     return jax.lax.map(one, first + jnp.arange(BLOCK_SIZE))
 
 
-def _rotations(blocks: Iterator[ArrayTree]) -> list[Sides]:
+def _rotations(blocks: Iterator[ArrayTree], letters: Sequence[str]) -> list[Sides]:
     totals: list[tuple[Any, Any]] = []
     shapes: list[tuple[int, ...]] = []
     for block in blocks:
         leaves = jax.tree.leaves(block)
-        shapes = [as_matrix(leaf[0]).shape for leaf in leaves]
-        more = [_products(leaf) for leaf in leaves]
+        shapes = [leaf.shape[1:] for leaf in leaves]
+        more = [_products(leaf, each) for leaf, each in zip(leaves, letters, strict=True)]
         totals = more if not totals else jax.tree.map(jnp.add, totals, more)
     return [
-        Sides(_axes(left), _axes(right), jnp.ones(shape))
-        for (left, right), shape in zip(totals, shapes, strict=True)
+        Sides(_axes(left), _axes(right), jnp.ones(_side_sizes(each, shape)), each)
+        for (left, right), shape, each in zip(totals, shapes, letters, strict=True)
     ]
 
 
-@jax.jit
-def _products(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
+@partial(jax.jit, static_argnames="letters")
+def _products(leaf: jax.Array, letters: str) -> tuple[jax.Array, jax.Array]:
     """Sum $GG^T$ and $G^T G$ over a block; a side that is not rotated gives an empty array."""
-    matrices = jax.vmap(as_matrix)(leaf)
-    _, m, n = matrices.shape
-    tall, wide = matrices.reshape(-1, n), jnp.swapaxes(matrices, 0, 1).reshape(m, -1)
+    matrices = jax.vmap(lambda g: as_sides(g, letters))(leaf)
+    m, n = matrices.shape[-2:]
+    left = 1 < m <= LARGEST_SIDE and "." not in letters
     return (
-        wide @ wide.T if 1 < m <= LARGEST_SIDE else jnp.zeros(0),
-        tall.T @ tall if 1 < n <= LARGEST_SIDE else jnp.zeros(0),
+        jnp.einsum("b...mn,b...kn->...mk", matrices, matrices) if left else jnp.zeros(0),
+        jnp.einsum("b...mn,b...mk->...nk", matrices, matrices)
+        if 1 < n <= LARGEST_SIDE
+        else jnp.zeros(0),
     )
 
 
@@ -227,4 +371,4 @@ def _axes(covariance: jax.Array) -> jax.Array | None:
 
 @jax.jit
 def _squares(sides: Sides, leaf: jax.Array) -> jax.Array:
-    return jnp.sum(jax.vmap(lambda g: sides.rotate(as_matrix(g)) ** 2)(leaf), axis=0)
+    return jnp.sum(jax.vmap(lambda g: sides.rotate(as_sides(g, sides.letters)) ** 2)(leaf), axis=0)

@@ -55,7 +55,7 @@ def read_libsvm(path: PathLike, num_features: int) -> Split:
         _check_end(path)
     except GZIP_ERRORS as error:
         raise ValueError(f"`{path}` is damaged or truncated: {error}") from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # the latter: a column beyond 32 bits
         raise ValueError(f"`{path}` is not a LIBSVM file: {shorten(error)}") from error
     rows, columns = x.shape
     if rows == 0:

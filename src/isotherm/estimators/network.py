@@ -192,16 +192,15 @@ class BayesianMLP(BayesianEstimator):
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
         learned = isinstance(self.prior_variance, str)
         variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
-        rounding = 0.0 if noise is None else rounding_error(y)
-        self._model = MLPModel(
-            sizes, self.activation, variance, likelihood, learned, noise, rounding
-        )
+        self._rounding = 0.0 if noise is None else rounding_error(y)
+        self._model = MLPModel(sizes, self.activation, variance, likelihood, learned, noise)
         target = network_target(
             random.fold(jax.random.key(self._seed), 7),
             self._model,
             self._standardize(X),
             y,
             weight,
+            rounding=self._rounding,
             batch_size=self.batch_size,
             num_chains=self.num_chains,
             adapt=self.burn_in is None,
@@ -551,7 +550,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         predicted = self._target_mean + self._target_scale * mean
         if not return_std:
             return predicted
-        variance = np.maximum(square - mean**2, 0) + self._noise_ratio * noise
+        noise = self._noise_ratio * (noise + self._rounding**2)
+        variance = np.maximum(square - mean**2, 0) + noise
         return predicted, self._target_scale * np.sqrt(variance)
 
     def predictive(self, X: Any) -> Mixture:
@@ -654,7 +654,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         outputs = _outputs_of_draws(self._model)(joined_draws(self._run.draws), padded)
         location, log_scale = np.moveaxis(np.asarray(outputs, np.float64)[:, : len(x)], -1, 0)
         location = self._target_mean + self._target_scale * location
-        scale = self._target_scale * np.exp(log_scale)
+        scale = self._target_scale * np.sqrt(np.exp(2 * log_scale) + self._rounding**2)
         if self.noise_df is None:
             return gaussian_mixture(location, scale)
         return student_t_mixture(location, scale, float(self.noise_df))
@@ -683,7 +683,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     def draws_(self) -> Draws:
         """Draws of weights, biases, scales and noise variance, leading axes `(chain, draw)`."""
         draws = super().draws_
-        return draws | {"noise_variance": draws["noise_variance"] * self._target_scale**2}
+        variance = draws["noise_variance"] + self._rounding**2
+        return draws | {"noise_variance": variance * self._target_scale**2}
 
     def _build_target(self, data: Any) -> NetworkTarget:
         X, y, weight = data
@@ -699,7 +700,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         else:
             x = jnp.asarray(self._standardize(self._data[0][:ROWS_PER_BLOCK]), jnp.float32)
             noise = posterior_predictive(Predict(self._model), self._run.draws, x)[2].mean()
-        self.noise_variance_ = float(noise) * self._noise_ratio * self._target_scale**2
+        variance = float(noise) + self._rounding**2
+        self.noise_variance_ = variance * self._noise_ratio * self._target_scale**2
 
 
 def _warn_of_temperatures(run: Run) -> None:

@@ -128,8 +128,6 @@ class MLPModel(NamedTuple):
     learned_scales: bool = False
     noise: str | None = None
     """Of a regression: `"constant"` or `"input-dependent"`; `None` for classes."""
-    rounding: float = 0.0
-    r"""$\rho$, the standard deviation of the rounding errors of the targets."""
 
     @property
     def num_weights(self) -> int:
@@ -175,7 +173,7 @@ class MLPModel(NamedTuple):
         return [*layers[:-1], Layer(layers[-1].weights, output)]
 
     def apply(self, position: jax.Array, x: jax.Array) -> jax.Array:
-        r"""Return the outputs: logits, or the mean and $\log\sigma$, (rows, outputs)."""
+        r"""Return the outputs, (rows, outputs): logits, or the mean and $\log\sigma(x)$."""
         scales = iter(self.scales(position))
 
         def affine(layer: Layer, x: jax.Array) -> jax.Array:  # of columns: faster on a CPU
@@ -190,8 +188,6 @@ class MLPModel(NamedTuple):
         log_scale = jnp.broadcast_to(position[-1], mean.shape)
         if self.noise == "input-dependent":
             log_scale = log_scale + self._log_noise_factor(position, x, mean)
-        if self.rounding:
-            log_scale = 0.5 * jnp.logaddexp(2 * log_scale, jnp.float32(2 * np.log(self.rounding)))
         return jnp.stack([mean, log_scale], axis=1)
 
     def _log_noise_factor(self, position: jax.Array, x: jax.Array, mean: jax.Array) -> jax.Array:
@@ -219,13 +215,21 @@ class MLPModel(NamedTuple):
         return parameters
 
     def noise_variance(self, positions: np.ndarray) -> np.ndarray:
-        r"""Return $\sigma_0^2 + \rho^2$ of a regression, in double precision."""
-        return np.exp(2 * np.asarray(positions[..., -1], np.float64)) + self.rounding**2
+        r"""Return $\sigma_0^2$ of a regression, in double precision."""
+        return np.exp(2 * np.asarray(positions[..., -1], np.float64))
 
     def log_likelihood(self, position: jax.Array, batch: tuple[jax.Array, ...]) -> jax.Array:
-        """Return the log likelihood of each row of `(x, y, weight)`, times its weight."""
-        x, y, weight = batch
-        return weight * self.likelihood.log_likelihood(self.apply(position, x), y)
+        r"""Return the log likelihood of each row of `(x, y, weight, rounding)`, times its weight.
+
+        `rounding` is $\rho$, the standard deviation of the rounding error of the target.
+        """
+        x, y, weight, rounding = batch
+        outputs = self.apply(position, x)
+        if self.noise is not None:
+            mean, log_scale = outputs.T
+            log_scale = 0.5 * jnp.logaddexp(2 * log_scale, 2 * jnp.log(rounding))
+            outputs = jnp.stack([mean, log_scale], axis=1)
+        return weight * self.likelihood.log_likelihood(outputs, y)
 
     def log_prior(self, position: jax.Array) -> jax.Array:
         """Return the log density of the prior, up to a constant."""
@@ -326,6 +330,7 @@ def network_target(
     y: np.ndarray,
     weight: np.ndarray | None = None,
     *,
+    rounding: float = 0.0,
     batch_size: int | None = None,
     num_chains: int = 1,
     adapt: bool = True,
@@ -344,6 +349,8 @@ def network_target(
         Standardised rows, and labels 0, 1, … or standardised targets.
     weight
         Weight of the log likelihood of each row; by default 1.
+    rounding
+        Standard deviation of the rounding errors of the targets.
     batch_size
         Rows per step; by default `model.default_batch_size`.
     num_chains
@@ -359,7 +366,7 @@ def network_target(
     size = batch_size or model.default_batch_size(len(y))
     targets = y.astype(np.int32 if model.noise is None else np.float32)
     weights = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
-    rows = (x.astype(np.float32), targets, weights)
+    rows = (x.astype(np.float32), targets, weights, np.full(len(y), rounding, np.float32))
     num_rows = len(y)
     # Pad with rows of weight 0, so that similar data share a program.
     padded = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
@@ -453,13 +460,14 @@ class _Walk:
 
     def _stretched(self, key: Key) -> LowRank:
         """Return coordinates without the stiffest directions of the last round."""
-        x, y, weight = self._all_rows
+        weight = self._all_rows[2]
         num_gradients, num_rows = self._model.num_gradients, int(np.count_nonzero(weight))
         rng = np.random.default_rng(random.numpy_seed(key))
         chosen = rng.choice(np.flatnonzero(weight), num_gradients)
         points = self._points.reshape(-1, self._model.dimension)
         at = points[np.arange(num_gradients) % len(points)]
-        grads = self._programs.row_gradients(at, (x[chosen], y[chosen], weight[chosen]))
+        rows = tuple(each[chosen] for each in self._all_rows)
+        grads = self._programs.row_gradients(at, rows)
         factor = np.asarray(grads) * (num_rows / num_gradients) ** 0.5
         return low_rank(factor, len(self.coordinates.stretch))
 
@@ -596,8 +604,9 @@ def _train(
     num_kept: jax.Array,
 ) -> jax.Array:
     """Train a network by Adam; return the best on the held-out rows, or the last without any."""
-    x, y, weight = rows
-    checked = (x[held_out], y[held_out], jnp.where(held_out >= 0, weight[held_out], 0.0))
+    x, y, weight, rounding = rows
+    is_row = jnp.where(held_out >= 0, weight[held_out], 0.0)
+    checked = (x[held_out], y[held_out], is_row, rounding[held_out])
     decay = optax.cosine_decay_schedule(TRAINING_RATE, TRAINING_STEPS)
     optimizer = optax.adam(decay)
     number = jnp.arange(model.dimension) - model.num_weights
@@ -611,7 +620,7 @@ def _train(
         position, state = carry
         numbers = random.bits(random.fold(key, t), (TRAINING_BATCH,))
         chosen = order[numbers % num_kept.astype(numbers.dtype)]
-        grads = jax.grad(loss)(position, (x[chosen], y[chosen], weight[chosen]))
+        grads = jax.grad(loss)(position, tuple(each[chosen] for each in rows))
         updates, state = optimizer.update(jnp.where(is_scale, 0.0, grads), state)
         return (optax.apply_updates(position, updates), state), None
 

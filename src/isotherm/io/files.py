@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -83,11 +84,14 @@ def make_folders(folder: Path) -> list[Path]:
     """
     missing = []
     for each in (folder, *folder.parents):
-        if os.path.lexists(each):
-            if not each.is_dir():
-                raise ValueError(f"`{each}` is a file, not a folder: choose another name.")
-            break
-        missing.append(each)
+        try:  # one call, since another process may remove it between two
+            if stat.S_ISDIR(os.stat(each).st_mode):
+                break
+        except (FileNotFoundError, NotADirectoryError):
+            if not each.is_symlink():
+                missing.append(each)
+                continue
+        raise ValueError(f"`{each}` is a file, not a folder: choose another name.")
     for attempt in range(100):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -99,9 +99,9 @@ def _acquire(folder: Path) -> int | None:
     path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         try:
-            make_folders(folder)  # its last owner may have removed it
             handle = os.open(path, flags, 0o644)
-        except FileNotFoundError:
+        except FileNotFoundError:  # its last owner removed the folder
+            make_folders(folder)
             continue
         except OSError as error:
             if error.errno == errno.ELOOP:

@@ -6,6 +6,7 @@ shapes and sizes are compared before an array is read, checksums after.
 """
 
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,6 +93,8 @@ def write_sealed(
 def read_sealed(path: Path, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read a document and arrays; `number` is the version of the format that is understood."""
     reader = _by_suffix(path, READERS)
+    if not os.path.lexists(path):
+        raise FileNotFoundError(f"`{path}` does not exist.")
     with reader(path) as file:
         document = _parse_header(path, file.header(), number)
         arrays = {name: _array(file, name, about) for name, about in document["arrays"].items()}

@@ -28,7 +28,6 @@ def write_zarr(
     path: Path, header: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]
 ) -> None:
     """Write a Zarr folder, format 3, with the groups of netCDF; chunks of zeros are written."""
-    library("zarr")
     tree = headed_tree(header, arrays, attributes, {"bfloat16": np.float32})
     plain = {"compressors": None, "filters": None}
     encoding = {
@@ -39,7 +38,36 @@ def write_zarr(
     }
     with warnings.catch_warnings():  # xarray writes it, Zarr 3 does not specify it
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
-        tree.to_zarr(path, encoding=encoding, zarr_format=3, write_empty_chunks=True)
+        tree.to_zarr(_store(path), encoding=encoding, zarr_format=3, write_empty_chunks=True)
+
+
+def _store(path: Path) -> Any:
+    """Return a Zarr store that writes one file at a time, and none after a failure.
+
+    Zarr's own store writes in several threads, and those that are still busy when one fails would
+    write into a folder that is just being removed.
+    """
+    local = library("zarr").storage.LocalStore
+
+    class OneByOne(local):
+        failed = False
+
+        async def set(self, key: str, value: Any) -> None:
+            if self.failed:
+                raise OSError("An earlier write failed.")
+            try:
+                file = self.root / key
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(value.as_buffer_like())
+            except BaseException:
+                self.failed = True
+                raise
+
+        async def set_if_not_exists(self, key: str, value: Any) -> None:
+            if not (self.root / key).exists():
+                await self.set(key, value)
+
+    return OneByOne(path)
 
 
 def _chunks(array: Any) -> tuple[int, ...]:

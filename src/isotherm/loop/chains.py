@@ -334,8 +334,8 @@ def mean_temperature(job: Job, run: RunState) -> float | None:
     return float((temperatures @ sizes).mean() / sum(sizes)) if temperatures.size else None
 
 
-def progress_report(job: Job, chunk: Chunk, run: RunState) -> ProgressReport:
-    """Describe how far a run is after a chunk."""
+def progress_report(job: Job, chunk: Chunk, run: RunState, first_step: int) -> ProgressReport:
+    """Describe how far a run is after a chunk; the call began at `first_step`."""
     temperatures = kinetic_temperatures(job, run).mean(0)
     names = momentum_names(job.position_names, len(job.momentum_sizes))
     went_back = run.num_kept < chunk.after.num_kept
@@ -352,6 +352,7 @@ def progress_report(job: Job, chunk: Chunk, run: RunState) -> ProgressReport:
         diverged=run.diverged,
         draws=pages.join(fresh)[0],
         state=lambda: state,
+        first_step=first_step,
     )
 
 

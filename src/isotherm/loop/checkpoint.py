@@ -22,6 +22,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -213,14 +214,23 @@ def describe(tree: Any) -> dict[str, str]:
     }
 
 
-def fingerprint(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return a hash of what JAX traces of a function: operations and constants.
+def trace(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Trace a function; JAX keeps what it has traced, for this as for compiled programs."""
+    return _jitted(function).trace(*arguments)
 
-    Constants that a compiled function inside closes over count as well. JAX keeps what it has
-    traced, for this as for the compiled program; the text of a trace, which takes milliseconds to
-    print, is kept with it. Constants are hashed every time, since NumPy arrays can change.
+
+_jitted = lru_cache(maxsize=16)(jax.jit)
+"""Wrapped functions; a new wrapper would look up its trace the slow way."""
+
+
+def fingerprint(trace: Any) -> str:
+    """Return a hash of a traced function: operations and constants.
+
+    Constants that a compiled function inside closes over count as well. The text of a trace, which
+    takes milliseconds to print, is kept with it. Constants are hashed every time, since NumPy
+    arrays can change.
     """
-    traced = jax.jit(function).trace(*arguments).jaxpr
+    traced = trace.jaxpr
     if traced.jaxpr not in _printed:
         text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
         _printed[traced.jaxpr] = text, tuple(_constants(traced.jaxpr))

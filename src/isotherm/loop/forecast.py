@@ -20,6 +20,8 @@ from isotherm.loop.chunks import CHUNK_BYTES, Program
 from isotherm.loop.state import Plan
 
 CGROUP = Path("/sys/fs/cgroup")
+SMALL_BYTES = 2**24
+"""A run that needs less is not compared with what is free; Python with JAX needs ten times that."""
 
 
 class Forecast(NamedTuple):
@@ -54,27 +56,27 @@ class Forecast(NamedTuple):
         return self.draws + (keep + 1) * (self.state + self.accumulators)
 
 
-def forecast(program: Program, plan: Plan, one: Any, num_chains: int) -> Forecast:
+def forecast(program: Program, plan: Plan, state: Any) -> Forecast:
     """Compute what a run will need.
 
     Parameters
     ----------
     program, plan
         What the run does.
-    one
-        The state of one chain, or its shapes.
-    num_chains
-        Number of chains.
+    state
+        The states of all chains.
     """
-    leaves, structure = jax.tree.flatten(one)
-    draw, accumulators = _traced(program, structure, tuple((x.shape, x.dtype) for x in leaves))
+    leaves, structure = jax.tree.flatten(state)
+    shapes = tuple((x.shape[1:], x.dtype) for x in leaves)
+    num_chains = leaves[0].shape[0]
+    draw, accumulators = _traced(program, structure, shapes)
     each = draw * num_chains
     capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
     return Forecast(
         draw,
         each * plan.num_draws,
         each * capacity,
-        _size(one) * num_chains,
+        _size(leaves),
         accumulators * num_chains,
     )
 
@@ -115,6 +117,8 @@ def describe_shortage(
     needed: Forecast, plan: Plan, num_chains: int, max_memory: float | None
 ) -> str | None:
     """Return a message with numbers and remedies if there is too little memory; else `None`."""
+    if max_memory is None and needed.memory < SMALL_BYTES:
+        return None
     limit = free_memory() if max_memory is None else max_memory
     if limit is None or needed.memory <= limit:
         return None
@@ -144,7 +148,9 @@ def describe_full_disk(
     """Return a message if the disk is too small for the checkpoints; else `None`."""
     if max_memory == float("inf"):
         return None
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    there = os.path.abspath(folder)
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
     size, free = needed.disk(keep), shutil.disk_usage(there).free
     saved = sum(file.stat().st_size for file in os.scandir(folder)) if folder.is_dir() else 0
     if size <= free + saved:

@@ -27,7 +27,7 @@ posterior: it is repeated with half the step size from where it began, and after
 start fails with an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -132,6 +132,7 @@ def network_start(
     largest_heat: float,
     rounds: int,
     steps_per_round: int,
+    sides: Mapping[str, str] | None = None,
 ) -> NetworkStart:
     """Move from a mode into the typical set; return the last position and settings there.
 
@@ -151,6 +152,8 @@ def network_start(
         Bound on the heat that a step leaves unbalanced.
     rounds, steps_per_round
         How often settings are measured again, and after how many steps of the sampler.
+    sides
+        As in `kronecker_eigenbasis`.
     """
     density = _Density(grad_fn, data, mode)
     rows = _curvature_rows(batches)
@@ -178,6 +181,7 @@ def network_start(
             batches,
             more_positions=later[:-1],
             floor=KRONECKER_FLOOR,
+            sides=sides,
         )
         key = random.fold(key, rounds + 2)
         scales = [measure(random.fold(key, i), space, x, precision) for i, x in enumerate(later)]

@@ -41,11 +41,26 @@ class ProgressReport:
     draws: Mapping[str, Any]
     """What the collectors kept since the last report, leading axes (chain, draw); may be empty."""
     state: Callable[[], Any] = field(repr=False)
+    first_step: int = 0
+    """Steps that were done when this call began: those of the checkpoint that it resumed."""
 
     @cached_property
     def position(self) -> ArrayTree:
         """The current position of every chain, copied to the host when it is first used."""
         return jax.tree.map(np.asarray, self.state().position)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Speed of this call, compilation included."""
+        return (self.step - self.first_step) / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Forecast of the time to the end, at the speed so far; too long while compilation counts.
+
+        `callback=lambda report: report.seconds_left > 3600` ends a run that would take an hour.
+        """
+        return (self.num_steps - self.step) / max(self.steps_per_second, 1e-9)
 
     @property
     def is_burn_in(self) -> bool:
@@ -56,7 +71,8 @@ class ProgressReport:
         """Return the numbers by name, as a logger such as TensorBoard takes them."""
         numbers = {
             "num_draws": self.num_draws,
-            "steps_per_second": self.step / max(self.seconds, 1e-9),
+            "steps_per_second": self.steps_per_second,
+            "seconds_left": self.seconds_left,
             "step_size": self.step_size,
             "temperature": self.temperature,
             **{f"temperature/{name}": value for name, value in self.temperatures.items()},

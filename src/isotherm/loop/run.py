@@ -1,6 +1,6 @@
 """The result of a run: draws, statistics of the chains, summaries and export."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,7 +118,10 @@ class Run:
 
         This is no proof of convergence; read `summary()`.
         """
-        return not self.diverged.any() and not self.not_finite and bool(self.finite.all())
+        momenta = self.stats.get("kinetic_temperature")
+        kept = (momenta if self.draws is None else self.draws, dict(self.collected))
+        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(kept)}  # draws are collected, too
+        return not self.diverged.any() and all(map(_is_finite, leaves.values()))
 
     def __repr__(self) -> str:
         """Describe the run in one line; `summary()` has the numbers."""
@@ -173,14 +176,28 @@ def momentum_names(leaf_names: Sequence[str], number: int) -> Sequence[str]:
     return leaf_names if number == len(leaf_names) else [f"momentum {i}" for i in range(number)]
 
 
-def _finite_draws(leaf: np.ndarray, block_size: int = 2**22) -> np.ndarray:
+def _finite_draws(leaf: np.ndarray) -> np.ndarray:
     """Return which (chain, draw) are finite in all their numbers; a block of draws at a time."""
     flags = np.empty(leaf.shape[:2], bool)
-    size = max(1, block_size * leaf.shape[1] // max(1, leaf.size))
-    for start in range(0, leaf.shape[1], size):
-        cut = slice(start, start + size)
+    for cut in _blocks(leaf, axis=1):
         flags[:, cut] = np.isfinite(leaf[:, cut]).all(axis=tuple(range(2, leaf.ndim)))
     return flags
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Return whether all numbers of an array are finite; a block at a time."""
+    leaf = np.atleast_1d(np.asarray(leaf))
+    axis = min(1, leaf.ndim - 1)
+    return all(
+        bool(np.isfinite(leaf[(slice(None),) * axis + (cut,)]).all()) for cut in _blocks(leaf, axis)
+    )
+
+
+def _blocks(leaf: np.ndarray, axis: int, block_size: int = 2**22) -> Iterator[slice]:
+    """Yield slices of an axis, so that a block has about `block_size` numbers."""
+    size = max(1, block_size * leaf.shape[axis] // max(1, leaf.size))
+    for start in range(0, leaf.shape[axis], size):
+        yield slice(start, start + size)
 
 
 def _summary_rows(draws: ArrayTree, max_rows: int) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ from isotherm.loop.chains import (
     snapshot,
     temporary_size,
 )
-from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint, trace
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
@@ -210,9 +210,10 @@ def sample(
         saved = None
         if checkpoint is not None or devices.several:
             identity = _identify(key, job, run, batches)
-            everything = {**identity, "num_draws": num_draws, "start": digest(state)}
-            advice = "use the same key, settings, data and start in all of them"
-            devices.check_same(advice, everything)
+            if devices.several:
+                everything = {**identity, "num_draws": num_draws, "start": digest(state)}
+                advice = "use the same key, settings, data and start in all of them"
+                devices.check_same(advice, everything)
             if checkpoint is not None:
                 _lock(held, Path(checkpoint), devices)
                 options = {"in_parts": checkpoint_in_parts, "keep": checkpoint_keep}
@@ -233,7 +234,7 @@ def sample(
                 saved, checkpoint_seconds, devices.agree, devices.gather, devices.gather_json
             ) as saver,
         ):
-            done = plan.steps_done(run)
+            first_step = done = plan.steps_done(run)
             bar.advance(done, None, None)
             stop = False
             while not (plan.is_finished(run) or (stop and not run.steps_into_draw)):
@@ -241,7 +242,7 @@ def sample(
                 run, good, messages = check(job, chunk, good)
                 _warn(*messages, _check_health(job, chunk, run, monitor))
                 if callback is not None and not stop:
-                    asked = callback(progress_report(job, chunk, run))
+                    asked = callback(progress_report(job, chunk, run, first_step))
                     stop = any(devices.agree(asked is True or asked is np.True_))
                 saver.after_chunk(good or run, last=stop or plan.is_finished(run))
                 before, done = done, plan.steps_done(run)
@@ -270,9 +271,8 @@ def _refuse_shortage(
     """Raise an error with numbers and remedies if memory or disk do not suffice."""
     if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
         raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
     num_chains = jax.tree.leaves(state)[0].shape[0]
-    needed = forecast(make_program(sampler, plan), plan, one, num_chains)
+    needed = forecast(make_program(sampler, plan), plan, state)
     problem = describe_shortage(needed, plan, num_chains, max_memory)
     if problem is None and checkpoint is not None and devices.first:
         problem = describe_full_disk(needed, Path(checkpoint), keep, max_memory)
@@ -427,26 +427,27 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     sampler = job.make_sampler(1.0)
     traits = sampler.traits
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
-    batch = jax.eval_shape(job.batches.batch, key, 0)
+    made = trace(_make_batch, job.batches, key, 0)
+    step = trace(sampler.step, key, one, made.out_info)
     return {
-        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "key": job.call["key"],
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
         "batches": [
             batches.policy,
             getattr(batches, "batch_size", None),
-            _digest_data(key, batches),
+            _digest_data(batches, made),
         ],
         "thin": job.plan.thin,
         "burn_in": job.plan.burn_in,
         "num_chains": job.num_chains,
         "state": describe(run.state),
         "collect": describe(run.accumulators),
-        "what a step does (model, step size, settings)": fingerprint(sampler.step, key, one, batch),
+        "what a step does (model, step size, settings)": fingerprint(step),
     }
 
 
-def _digest_data(key: Key, batches: BatchPolicy) -> str:
-    """Return a digest of all data of a policy, or of the function that generates them.
+def _digest_data(batches: BatchPolicy, made: Any) -> str:
+    """Return a digest of all data of a policy, or of the traced function that generates them.
 
     Policies whose data are not arrays of this process have their own `data_digest`.
     """
@@ -455,7 +456,7 @@ def _digest_data(key: Key, batches: BatchPolicy) -> str:
         return own()
     if jax.tree.leaves(batches):
         return digest(batches)
-    return fingerprint(_make_batch, batches, key, 0)
+    return fingerprint(made)
 
 
 def _make_batch(batches: BatchPolicy, key: Key, step_index: jax.Array) -> Any:

@@ -25,7 +25,7 @@ away from it with balanced minibatches, and settings are measured along the way
 (`isotherm.loop.network_start`). Sample with `start.grad_fn`, which is balanced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -106,6 +106,7 @@ def warm_start(
     rounds: int = 4,
     steps_per_round: int = 1500,
     largest_heat: float = LARGEST_HEAT,
+    sides: Mapping[str, str] | None = None,
     chunk_size: int = 10_000,
 ) -> WarmStart:
     r"""Find a mode and natural coordinates around it.
@@ -134,6 +135,9 @@ def warm_start(
     largest_heat
         With a balanced gradient: bound on the heat that the kicks of a step leave unbalanced,
         relative to the temperature (`isotherm.gradients.balanced`), which limits the step size.
+    sides
+        For Kronecker coordinates: letters of the axes of leaves, by name, where those that
+        `isotherm.coordinates.leaf_sides` infers are wrong.
     chunk_size
         Rows per evaluation in passes over all data.
     """
@@ -150,6 +154,8 @@ def warm_start(
             "`control_variates` needs `coordinates='eigenbasis'`, where the distance of draws from "
             f"the mode is known, got {coordinates!r}."
         )
+    if sides is not None and coordinates != "kronecker":
+        raise ValueError(f"`sides` needs `coordinates='kronecker'`, got {coordinates!r}.")
     num_steps, rounds = count("num_steps", num_steps, 0), count("rounds", rounds, 0)
     steps_per_round = count("steps_per_round", steps_per_round, 1)
     require_positive("largest_heat", largest_heat)
@@ -177,6 +183,7 @@ def warm_start(
             largest_heat=largest_heat,
             rounds=rounds,
             steps_per_round=steps_per_round,
+            sides=sides,
         )
         frequency = float(found.scales.frequency)
         return WarmStart(
