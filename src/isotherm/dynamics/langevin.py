@@ -20,7 +20,7 @@ from isotherm import random
 from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import kinetic_temperature, virial
 from isotherm.dynamics import flows, integrators
-from isotherm.dynamics.thermostats import THERMOSTATS
+from isotherm.dynamics.thermostats import THERMOSTATS, check_thermostat
 from isotherm.gradients.minibatch import evaluate
 from isotherm.schedules import (
     as_schedule,
@@ -115,7 +115,7 @@ def langevin(
     word = integrator if is_word else integrators.parse_integrator(integrator)
     if balanced:
         _require_balance(word, temperature)
-    friction = THERMOSTATS[thermostat](thermostat_mass)
+    friction = THERMOSTATS[check_thermostat(thermostat)](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(
             f"The word {word.name!r} never updates the thermostat: it needs the letter D."
