@@ -40,6 +40,7 @@ from isotherm.types import (
     ScalarOrSchedule,
     StepInfo,
     Traits,
+    VelocityGradient,
 )
 
 BALANCED_WORD = "AKDBNBDKA"
@@ -107,8 +108,8 @@ def langevin(
     require_nonnegative("diffusion", diffusion)
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
-    balanced = hasattr(grad_fn, "at_velocity")
-    at_velocity: Any = getattr(grad_fn, "at_velocity", None)
+    balanced = isinstance(grad_fn, VelocityGradient)
+    at_velocity: Any = grad_fn.at_velocity if isinstance(grad_fn, VelocityGradient) else None
     if integrator is None:
         integrator = BALANCED_WORD if balanced else "ABOBA"
     is_word = isinstance(integrator, integrators.Integrator)
