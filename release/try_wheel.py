@@ -17,6 +17,7 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("py.typed", "data/registry.toml", "paper/report/page.html", "paper/report/style.mplstyle")
@@ -34,9 +35,9 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-def call(*words: object, **options: object) -> str:
+def call(*words: object, **options: Any) -> str:
     """Run a command; stop with its output if it fails."""
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, **options)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -9,7 +9,7 @@ isotherm is built on these two interfaces.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -28,6 +28,7 @@ Scalar = float | jax.Array
 GradFn = Callable[[ArrayTree, Batch], ArrayTree]
 
 
+@runtime_checkable
 class VelocityGradient(Protocol):
     """A gradient that also depends on the velocity, as `isotherm.balanced` makes it.
 

@@ -337,7 +337,8 @@ def test_chains_that_disagree_cause_a_warning():
     x = np.random.default_rng(0).normal(size=(60, 3))
     model = BayesianLogisticRegression(prior_variance=1e8, num_draws=200, random_state=0)
     with (
-        pytest.warns(ConvergenceWarning, match="R-hat of"),
+        pytest.warns(ConvergenceWarning, match="R-hat of") as caught,
         pytest.warns(HealthWarning, match="too cold|too hot|stand still"),
     ):
         model.fit(x, x[:, 0] > 0)
+    assert all(warning.filename == __file__ for warning in caught)

@@ -242,8 +242,9 @@ def test_chains_have_arrived_when_the_likelihood_stops_drifting(monkeypatch):
     monkeypatch.setattr(network_posterior, "LARGEST_DRIFT", 0.0)  # no curve is flat enough
     monkeypatch.setattr(network_posterior, "WORK", 0.1)
     x, y = 3 * x, 3 * y
-    with pytest.warns(ConvergenceWarning, match="have not arrived"):
+    with pytest.warns(ConvergenceWarning, match="have not arrived") as caught:
         BayesianMLPRegressor((5,), num_draws=2, num_chains=2, random_state=0).fit(x, y)
+    assert caught[0].filename == __file__  # the line of the user, not one of the package
 
 
 @pytest.mark.slow

@@ -152,7 +152,10 @@ def test_the_mean_over_batches_is_the_gradient_minus_half_the_noise(batch_size, 
     with jax.enable_x64(True):
         x = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), position())
         v = jax.tree.map(jnp.cos, x)
-        flat = lambda tree: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])  # noqa: E731
+
+        def flat(tree):
+            return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+
         picks = list(itertools.product(range(4), repeat=batch_size))
         all_batches = jnp.asarray(ROWS.astype(np.float64)[np.array(picks)])
         t, temperature = 1e-5, 0.7

@@ -228,6 +228,7 @@ def test_messages_name_the_bad_setting():
         (lambda: isotherm.msgnht(None, 0.1, thermostat_mass=0.0), "`thermostat_mass` must be pos"),
         (lambda: isotherm.msgnht(None, 0.1, thermostat="scalar"), "`thermostat` must be one of"),
         (lambda: isotherm.sgnht(None, 0.1, thermostat="matrix"), "`thermostat` must be one of"),
+        (lambda: isotherm.langevin(None, 0.1, 1.0, thermostat="matrix"), "`thermostat` must be"),
         (lambda: isotherm.sghmc(None, 0.1, 1.0, noise_estimate=2.0), "at most `friction`"),
         (lambda: isotherm.msgnht(None, 0.1, noise="pink"), "`noise` must be one of"),
         (lambda: isotherm.psgld(None, 0.1, decay=1.0), "`decay` must be a number in"),

@@ -104,7 +104,12 @@ def interpreted():
     module = types.ModuleType("interpreted")
     exec(compile(text, "interpreted", "exec"), module.__dict__)
     module.__dict__.update(
-        draw_index=draw_index, mixture_product=mixture_product, multiply=multiply, split=split
+        draw_index=draw_index,
+        mixture_product=mixture_product,
+        multiply=multiply,
+        split=split,
+        expand_tokens=kernels.expand_tokens.py_func,
+        token_buffers=kernels.token_buffers.py_func,
     )
     return module
 

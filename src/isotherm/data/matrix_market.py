@@ -14,7 +14,8 @@ from scipy import sparse
 from isotherm.data.truncation import check_final_newline
 
 _HEAD = re.compile(
-    rb"%%MatrixMarket\s+matrix\s+(coordinate|array)\s+(integer|unsigned-integer|real|double|pattern)"
+    rb"%%MatrixMarket\s+matrix\s+(coordinate|array)\s+"
+    rb"(integer|unsigned-integer|real|double|pattern)"
     rb"\s+(general|symmetric)\s*",
     re.IGNORECASE,
 )

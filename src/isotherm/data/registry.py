@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, cast
 
 from isotherm.io.untrusted import check_regular
 
@@ -225,14 +225,16 @@ def _check(file: File, path: Path | None) -> Checked:
 def open_bytes(path: PathLike) -> IO[bytes]:
     """Open a file for reading, decompressed if its name ends in `.gz`; pipes are refused."""
     check_regular(path)
-    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+    if str(path).endswith(".gz"):
+        return cast(IO[bytes], gzip.open(path))
+    return open(path, "rb")
 
 
 def _sha256(path: Path) -> str | None:
     """Return the checksum of the uncompressed content; None if it cannot be decompressed."""
     with open_bytes(path) as stream:
         try:
-            return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+            return hashlib.file_digest(cast(Any, stream), "sha256").hexdigest()
         except GZIP_ERRORS:
             return None
 

@@ -36,7 +36,8 @@ _SEPARATOR = re.compile(r"[\s\-\u2010-\u2015]+")
 _NO_LETTERS = bytes(set(range(128)) - set(f"{string.ascii_lowercase} ".encode()))
 
 _BRACKET = re.compile(
-    r"(?P<open>\{\{|\[\[|\{\||<(?!br\b|hr\b|wbr\b|img\b|li\b|dt\b|dd\b|t[hrd]\b)[a-z]+\b(?![^<>]*/>))"
+    r"(?P<open>\{\{|\[\[|\{\||"
+    r"<(?!br\b|hr\b|wbr\b|img\b|li\b|dt\b|dd\b|t[hrd]\b)[a-z]+\b(?![^<>]*/>))"
     r"|\}\}|\]\]|\|\}(?!\})|</[a-z]",
     re.IGNORECASE,
 )

@@ -20,7 +20,7 @@ from isotherm import random
 from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import kinetic_temperature, virial
 from isotherm.dynamics import flows, integrators
-from isotherm.dynamics.thermostats import THERMOSTATS
+from isotherm.dynamics.thermostats import THERMOSTATS, check_thermostat
 from isotherm.gradients.minibatch import evaluate
 from isotherm.schedules import (
     as_schedule,
@@ -40,6 +40,7 @@ from isotherm.types import (
     ScalarOrSchedule,
     StepInfo,
     Traits,
+    VelocityGradient,
 )
 
 BALANCED_WORD = "AKDBNBDKA"
@@ -107,15 +108,15 @@ def langevin(
     require_nonnegative("diffusion", diffusion)
     require_nonnegative("temperature", temperature)
     require_positive("thermostat_mass", thermostat_mass)
-    balanced = hasattr(grad_fn, "at_velocity")
-    at_velocity: Any = getattr(grad_fn, "at_velocity", None)
+    balanced = isinstance(grad_fn, VelocityGradient)
+    at_velocity: Any = grad_fn.at_velocity if isinstance(grad_fn, VelocityGradient) else None
     if integrator is None:
         integrator = BALANCED_WORD if balanced else "ABOBA"
     is_word = isinstance(integrator, integrators.Integrator)
     word = integrator if is_word else integrators.parse_integrator(integrator)
     if balanced:
         _require_balance(word, temperature)
-    friction = THERMOSTATS[thermostat](thermostat_mass)
+    friction = THERMOSTATS[check_thermostat(thermostat)](thermostat_mass)
     if friction.adaptive and "D" not in word.letters:
         raise ValueError(
             f"The word {word.name!r} never updates the thermostat: it needs the letter D."

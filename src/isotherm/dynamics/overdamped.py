@@ -4,7 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 from isotherm.gradients.minibatch import evaluate
-from isotherm.types import ArrayTree, Batch, GradFn, Halves, Key, Sampler, StepInfo, Traits
+from isotherm.types import (
+    ArrayTree,
+    Batch,
+    GradFn,
+    Halves,
+    Key,
+    Sampler,
+    StepInfo,
+    Traits,
+    VelocityGradient,
+)
 
 
 def overdamped(
@@ -14,7 +24,7 @@ def overdamped(
     traits: Traits,
 ) -> Sampler:
     """Build a sampler from `update(key, state, grads) -> (state, info)`."""
-    if hasattr(grad_fn, "at_velocity"):
+    if isinstance(grad_fn, VelocityGradient):
         raise ValueError(
             f"{traits.name} has no momentum, so that a balanced gradient has no friction to add. "
             "Use the plain gradient, or a sampler with momentum such as isotherm.msgnht."

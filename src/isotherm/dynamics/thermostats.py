@@ -194,3 +194,10 @@ THERMOSTATS = {
     "per_coordinate": per_coordinate,
     "full_matrix": full_matrix,
 }
+
+
+def check_thermostat(name: str, allowed: tuple[str, ...] = tuple(THERMOSTATS)) -> str:
+    """Return the name of a thermostat; raise a `ValueError` if it is not an allowed one."""
+    if not isinstance(name, str) or name not in allowed:
+        raise ValueError(f"`thermostat` must be one of {allowed}, got {name!r}.")
+    return name

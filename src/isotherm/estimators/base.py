@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from isotherm.diagnostics.convergence import rhat
 from isotherm.estimators.sampling import Draws, Target, run_chains
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
+from isotherm.loop.user_warnings import Message, warn_user
 
 MAX_SIZE = 1e100
 """Largest absolute value of data, and the inverse of the smallest; its square is representable."""
@@ -296,13 +296,12 @@ def _warn_if_not_converged(values: Any, largest: float) -> None:
     """Warn if an R-hat is too large."""
     if np.nanmax(values) < largest:
         return
-    warnings.warn(
+    text = (
         f"R-hat of {np.sum(values >= largest)} of {values.size} numbers is {largest} or more "
         f"(up to {np.nanmax(values):.2f}): the chains do not agree yet. Draw more (`partial_fit` "
-        "with the same rows continues the chains), or use a narrower prior (`prior_variance`).",
-        ConvergenceWarning,
-        stacklevel=4,
+        "with the same rows continues the chains), or use a narrower prior (`prior_variance`)."
     )
+    warn_user(Message(text, ConvergenceWarning))
 
 
 def _concatenate(first: Run, second: Run) -> Run:

@@ -1,7 +1,6 @@
 """Bayesian feed-forward networks, with scikit-learn's interface."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -40,6 +39,7 @@ from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.exceptions import HealthWarning
 from isotherm.loop.run import Run, Summary
+from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.models.likelihoods import Gaussian, Likelihood, StudentT, as_likelihood
 from isotherm.models.networks import ACTIVATIONS
 
@@ -53,8 +53,8 @@ DRAWS_OF_BUDGET = 250
 LONGEST_TIME_BETWEEN_DRAWS = 2.0
 PRIOR_VARIANCE = 4.0
 """Square of the median scale, if scales are learned."""
-FARTHEST = 5.0
-"""Largest standardised value of a feature."""
+LARGEST_FEATURE = 5.0
+"""Largest absolute value of a standardised feature."""
 ROWS_PER_BLOCK = 2048
 """Rows whose predictive mixtures are computed at the same time."""
 
@@ -208,13 +208,12 @@ class BayesianMLP(BayesianEstimator):
             from_positions=self._positions,
         )
         if self.burn_in is None and not target.has_arrived:
-            warnings.warn(
+            text = (
                 "The chains have not arrived at the posterior: the log likelihood of the rows was "
-                "still drifting when half of the budget was spent (`learning_curve_`). Give more "
-                "time (`max_time`), or a smaller network or `batch_size`.",
-                ConvergenceWarning,
-                stacklevel=4,
+                "still drifting when half of the budget was spent (`learning_curve_`). Allow more "
+                "time (`max_time`), or use a smaller network or `batch_size`."
             )
+            warn_user(Message(text, ConvergenceWarning))
         return target
 
     def _chain_settings(self, target: Any, state: Any) -> dict[str, Any]:
@@ -708,14 +707,13 @@ def _warn_of_temperatures(run: Run) -> None:
     """Warn if a kinetic temperature is far from 1."""
     wrong = replace(run, draws=None).summary().wrong_temperatures
     if wrong:
-        warnings.warn(
+        text = (
             f"The kinetic temperature of chain {wrong[0].chain} is {wrong[0].mean:.3g} instead of "
             "1: its draws are not the posterior. If the targets have hardly any noise, the "
             "posterior is degenerate; otherwise draw more, or use a narrower prior "
-            "(`prior_variance`). `diagnostics_` shows all temperatures.",
-            HealthWarning,
-            stacklevel=5,
+            "(`prior_variance`). `diagnostics_` shows all temperatures."
         )
+        warn_user(Message(text, HealthWarning))
 
 
 @lru_cache(maxsize=32)
@@ -733,13 +731,13 @@ def _blocks(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _feature_scales(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the scale of each column: its standard deviation, or more if values are far out.
+    """Return the scale of each column: its standard deviation, or more if there are outliers.
 
-    No row of the training data is further than 5 scales from the mean, so that values that are
-    rarely different from zero, as those of pixels at the edge of images, do not become extreme.
+    No training row is more than 5 scales from the mean, so that columns that are rarely different
+    from zero, such as pixels at the edge of images, have no extreme values.
     """
     farthest = np.abs(X - np.average(X, axis=0, weights=weight)).max(0)
-    return np.maximum(_positive_sds(X, weight), farthest / FARTHEST)
+    return np.maximum(_positive_sds(X, weight), farthest / LARGEST_FEATURE)
 
 
 def _positive_sds(values: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ $$ f(x) = \frac{s_L}{\sqrt{n_L}} W_L^\top g\Bigl(\cdots
 $s^2$ is the prior variance. With $\tau = 0$ it is that of every layer. With *learned scales*,
 $\tau = 0.6$, each layer has a scale of its own, which the data determine: its prior is log-normal
 with the median $s$ and a factor of $e^{\pm 1.2}$ in 95 %. For any widths the prior of every
-coordinate is $\mathcal N(0, 1)$, so plain coordinates and one step size suffice.
+coordinate is $\mathcal N(0, 1)$, so that diffusion and thermostat mass need not depend on them.
 
 **Noise of a regression.** The last coordinate is $\log\sigma_0$, with
 $\sigma_0 \sim \text{half-Cauchy}(1)$ in units of the target's standard deviation. If the noise
@@ -21,8 +21,8 @@ $e^{\pm 2}$:
 $$ \log\sigma(x) = \log\sigma_0 + 2\tanh\bigl((a^\top x/\sqrt n + b f(x))/4\bigr), \qquad
    a, b \sim \mathcal N(0, 1). $$
 
-A second output of the network in place of this function lets chains into places where some rows
-are predicted almost without noise, whose curvature has no limit.
+With a second output of the network in place of this function, chains enter regions where some rows
+are predicted almost without noise, and where the curvature is unbounded.
 
 Targets on a grid, such as grades from 1 to 10, have a rounding error of standard deviation
 $\rho = \delta/\sqrt{12}$ for a spacing $\delta$. Without it the likelihood is unbounded: a network
@@ -34,18 +34,19 @@ with the scales at $s$ and stopped early on rows of its own that are held out. T
 together, on all rows, in rounds of two units of time. The chains have arrived when the log
 likelihood of the rows has stopped drifting: between two rounds its mean changes by less than it
 fluctuates. A round that ends with a log likelihood further below that of the trained networks than
-a posterior explains has lost them; it is repeated with shorter steps, and after six times the fit
-fails with an error.
+a posterior explains has left the posterior; it is repeated with shorter steps, and after six
+attempts the fit fails with an error.
 
 **Stiff directions.** Along a few directions the posterior is a thousand times as narrow as along
 others, and they would determine the step size. After each round they are found from gradients of
 the log likelihood of 1024 single rows at points of the round, and momenta are stretched along them
 (`isotherm.coordinates.low_rank`; one direction per eight rows of a batch, at most 128). Then the
-largest curvature $\lambda$ at points of the round is measured, and $h = 0.5/\sqrt\lambda$. The same
-steps then give two to four times as many independent draws of the outputs on boston, concrete and
-energy (one trial each). Stretching all directions allows still longer steps, but the basis fits
-only where it was measured, and the chains become hot. Batches that are not all rows are balanced
-(`isotherm.balanced`), and the step is at most as long as balance allows.
+largest curvature $\lambda$ at points of the round is measured, and $h = 0.5/\sqrt\lambda$. In one
+trial each on boston, concrete and energy, with exact Fisher matrices instead of sampled gradients,
+4000 steps gave two to four times as many effective draws of the outputs. Stretching all directions
+allows still longer steps, but the basis fits only where it was measured, and the chains become hot.
+Batches that are not all rows are balanced (`isotherm.balanced`), and the step is at most as long as
+balance allows.
 
 **Work.** A fit has a budget of arithmetic, that of about `WORK` seconds on two cores, of which the
 rounds may use up to half. It is counted, not timed, so that results can be reproduced.
@@ -95,7 +96,7 @@ THERMOSTAT_MASS = 1.0
 SCALE_SPREAD = 0.6
 r"""$\tau$."""
 NOISE_SLOPE, LARGEST_NOISE_FACTOR = 0.5, 2.0
-r"""$s_\sigma$, and the bound $c$ of the logarithm of the factor by which the noise varies."""
+"""Prior standard deviation of a slope of the log noise, and the largest change of the latter."""
 SMALLEST_ROUNDING = 0.05
 """Rounding errors below this, in standard deviations of the targets, are left to the noise."""
 ROUND_TIME, MIN_ROUNDS, POINTS_PER_ROUND = 2.0, 3, 8
@@ -709,7 +710,7 @@ def _strengths(
     batches: InMemoryBatches,
     coordinates: LowRank,
 ) -> jax.Array:
-    """Return the weights of rows in kicks of duration 1 at all positions."""
+    """Return the strengths of rows in kicks of duration 1, at all positions."""
 
     def at(position: jax.Array) -> jax.Array:
         return unit_strengths(random.fold(key, 3), gradient, position, batches, coordinates)

@@ -7,14 +7,15 @@ friction $-\frac{t}{2T}\Sigma p$ in the same kick balances the noise at every $\
 friction that depend on the position alone leave $p \sim \mathcal N(0, T)$ invariant, so no
 correction term is needed (Shang et al. 2015, who estimate the diagonal of $\Sigma$).
 
-**Nobody needs the matrix.** Let $n$ rows be drawn with replacement out of $N$, let $g_i$ be the
+**The matrix is not needed.** Let $n$ rows be drawn with replacement out of $N$, let $g_i$ be the
 gradient of the log likelihood of row $i$, and let $v$ be the velocity of the position ($v = Mp$ in
 coordinates $M$). An unbiased estimate is
 
 $$ \hat\Sigma v = \frac{N^2}{n(n-1)} \sum_i (g_i - \bar g)\,(g_i - \bar g)\cdot v, $$
 
 and all $g_i\cdot v$ are *one* directional derivative of the $n$ log likelihoods along $v$. Friction
-and force together are the ordinary gradient of a batch with weights:
+and force together are the ordinary gradient of a batch with weights $w_i$, which depend on the
+*strength* $s_i$ of each row:
 
 $$ s_i = \frac{tN}{2T(n-1)}\,\Bigl(g_i\cdot v - \tfrac1n\sum_j g_j\cdot v\Bigr), \qquad
    w_i = 1 - \tan s_i, \qquad
@@ -183,7 +184,7 @@ class BalancedGradient:
         if rows % shards or rows < 2 * shards:
             raise ValueError(
                 "A balanced gradient estimates the noise of a batch from the differences between "
-                f"its rows, so batches must have at least two rows{_per(shards)}, got {rows}."
+                f"its rows, so batches must have at least two rows{_from_each(shards)}, got {rows}."
             )
         slopes = slopes.astype(jnp.promote_types(slopes.dtype, jnp.float32)).reshape(shards, -1)
         centered = (slopes - jnp.mean(slopes, axis=1, keepdims=True)).reshape(rows)
@@ -243,7 +244,7 @@ def unbalanced_heat(
     return left * noise / jnp.maximum(friction * step_size + noise, jnp.finfo(noise.dtype).tiny)
 
 
-def _per(shards: int) -> str:
+def _from_each(shards: int) -> str:
     return "" if shards == 1 else f" from each of the {shards} shards"
 
 

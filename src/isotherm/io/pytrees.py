@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -119,7 +119,7 @@ def _check(path: Path, identity: Identity, name: str = "") -> None:
     """Raise an error if a file is not the one that was written."""
     with open_regular(path) as file:
         same_size = os.fstat(file.fileno()).st_size == identity["bytes"]
-        found = file_digest(file, "sha256") if same_size else None  # pyright: ignore[reportArgumentType]
+        found = file_digest(cast(Any, file), "sha256") if same_size else None
         if found is None or found.hexdigest() != identity["sha256"]:
             raise Damaged(f"{name or path.name} was cut or changed: its sha256 does not match.")
 

@@ -36,7 +36,7 @@ DAMAGE = (
     ValueError,
     ArithmeticError,
 )
-"""What a header of somebody else can raise that is no JSON of ours."""
+"""Exceptions that a header can raise which isotherm did not write."""
 WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
 READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 

@@ -6,7 +6,7 @@ mode in rounds of steps, in units of the prior, where every weight has prior var
 round three numbers are measured at the current position, in the coordinates in use:
 
 - the largest curvature $\lambda$, by power iteration: steps have $h \le 0.45/\sqrt\lambda$;
-- the weights $s_i$ of rows: steps are so short that the noise which the bounded weights leave
+- the strengths $s_i$ of rows: steps are so short that the noise which the bounded weights leave
   unbalanced heats the chain by at most 0.5 % (`isotherm.gradients.balanced`);
 - the frequency $\omega$ of motion as wide as the posterior, by
   $\omega^2 = \operatorname{tr}(M^\top V^{-1} M)/d$, where $V$ is the variance of the weights of
@@ -15,16 +15,16 @@ round three numbers are measured at the current position, in the coordinates in 
   $D = \omega$. Thermostats respond in the same time: $\mu = 1/\omega^2$. During the walk $V$ is the
   variance of the prior, and $\omega$ is 1.
 
-The largest $\lambda$ counts, and the weights of all rounds. `coordinates="prior"` ends here. For
-`coordinates="kronecker"` the curvature of every layer is then averaged over positions of all rounds
-but the first, and the settings are measured in its eigenbasis. Curvature at one point would not do:
-directions that are flat there are stiff elsewhere, and a basis stretched along them takes the chain
-to where its steps are too long.
+The settings follow from the largest $\lambda$ and the strengths of all rounds.
+`coordinates="prior"` ends here. For `coordinates="kronecker"` the curvature of every layer is then
+averaged over positions of all rounds but the first, and the settings are measured in its
+eigenbasis. Curvature at one point would not do: directions that are flat there are stiff elsewhere,
+and a basis stretched along them takes the chain to where its steps are too long.
 
-**Never silent.** At temperature 1 the log density of $d$ parameters is $d/2$ below its maximum,
-give or take $\sqrt{d/2}$. A round that ends more than $1.5\,d$ below the mode has not sampled the
-posterior: it is repeated with half the step size from where it began, and after four times the
-start fails with an error.
+**Failures are reported.** At temperature 1 the log density of $d$ parameters is $d/2$ below its
+maximum, give or take $\sqrt{d/2}$. A round that ends more than $1.5\,d$ below the mode has not
+sampled the posterior: it is repeated with half the step size from where it began, and after four
+attempts `warm_start` raises an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ r"""Largest $h\sqrt\lambda$."""
 LARGEST_HEAT = 0.005
 """Largest heat, relative to the temperature, that kicks may leave unbalanced."""
 NUM_BATCHES = 128
-"""Batches from which the weights of rows are measured at a position."""
+"""Batches from which the strengths of rows are measured at a position."""
 CURVATURE_ROWS = 1000
 """Rows from which the largest curvature is estimated."""
 KRONECKER_FLOOR = 0.25
@@ -71,11 +71,11 @@ class Scales(NamedTuple):
     frequency: jax.Array
     r"""$\omega$, the frequency of motion as wide as the posterior."""
     strengths: jax.Array
-    """Weights of rows in kicks of duration 1, (2, batches, rows), as `unbalanced_heat` needs."""
+    """Strengths of rows in kicks of duration 1, (2, batches, rows), for `unbalanced_heat`."""
 
 
 def joined(scales: Sequence[Scales]) -> Scales:
-    """Return the largest curvature of all positions, the last frequency, and the weights of all."""
+    """Return the largest curvature of all positions, the last frequency, and all strengths."""
     return Scales(
         max(each.stiffness for each in scales),
         scales[-1].frequency,
@@ -207,7 +207,7 @@ def _round(
     density: "_Density",
     batches: InMemoryBatches,
 ) -> list[ArrayTree]:
-    """Return positions of a round, repeated with shorter steps if it was lost."""
+    """Return positions of a round; repeat it with shorter steps if it left the typical set."""
     so_far = joined(scales)
     h = _step_size(so_far, density.dimension, largest_heat)
     path = [position]
@@ -307,7 +307,7 @@ def unit_strengths(
     batches: BatchPolicy,
     space: Coordinates,
 ) -> jax.Array:
-    """Return the weights of rows in kicks of duration 1, for two momenta: (2, batches, rows)."""
+    """Return the strengths of rows in kicks of duration 1, for two momenta: (2, batches, rows)."""
     like = space.momentum_like(position)
 
     def one(i: jax.Array) -> jax.Array:

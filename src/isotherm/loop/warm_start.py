@@ -3,9 +3,9 @@ r"""A start in the typical set, and coordinates in which the posterior is close 
 `warm_start` finds a mode with any optax optimiser, measures the curvature there, and returns
 coordinates with a step size, a diffusion and a thermostat mass that need no tuning:
 
-    start = isotherm.warm_start(key, grad_fn, position, batches)
+    start = isotherm.warm_start(start_key, grad_fn, position, batches)
     sampler = isotherm.msgnht(grad_fn, **start.settings)
-    run = isotherm.sample(key, sampler, start.position, batches, num_draws=1000, thin=20)
+    run = isotherm.sample(run_key, sampler, start.position, batches, num_draws=1000, thin=20)
 
 In natural coordinates the stiffness is 1, so $D = 1$ and $\mu = 10$ fit all problems, and only two
 things bound the step: the dynamics ($h \le 0.1$) and the gradient noise
@@ -55,7 +55,7 @@ from isotherm.schedules import require_positive
 from isotherm.tree import as_position, count, leaf_sizes
 from isotherm.types import ArrayTree, GradFn, Key
 
-NUM_HELD = 200
+NUM_KEPT_BATCHES = 200
 """Streamed batches whose rows are kept in memory."""
 
 
@@ -170,7 +170,7 @@ def warm_start(
         )
     mode, data = as_position(position), batches.data
     if isinstance(batches, StreamedBatches):  # whose data are read once per sum over all rows
-        batches = batches.in_memory(random.fold(key, 4), NUM_HELD)
+        batches = batches.in_memory(random.fold(key, 4), NUM_KEPT_BATCHES)
     if coordinates in ("prior", "kronecker"):
         gradient = balanced(grad_fn) if wanted is None else wanted
         found = network_start(

@@ -41,6 +41,7 @@ Gan et al. (2015), *Scalable deep Poisson factor analysis for topic modeling*, I
 
 from isotherm.coordinates.linear import Coordinates
 from isotherm.dynamics.langevin import langevin
+from isotherm.dynamics.thermostats import check_thermostat
 from isotherm.random import Noise
 from isotherm.types import GradFn, Sampler, Scalar, ScalarOrSchedule
 
@@ -96,14 +97,11 @@ def msgnht(
     >>> state.thermostat.shape, int(state.step_index)
     ((2,), 1)
     """
-    allowed = ("per_coordinate", "full_matrix")
-    if not isinstance(thermostat, str) or thermostat not in allowed:
-        raise ValueError(f"`thermostat` must be one of {allowed}, got {thermostat!r}.")
     return langevin(
         grad_fn,
         step_size,
         diffusion,
-        thermostat=thermostat,
+        thermostat=check_thermostat(thermostat, ("per_coordinate", "full_matrix")),
         thermostat_mass=thermostat_mass,
         initial_thermostat=initial_thermostat,
         integrator=integrator,

@@ -18,6 +18,7 @@ our `diffusion`.
 
 from isotherm.coordinates.linear import Coordinates
 from isotherm.dynamics.langevin import langevin
+from isotherm.dynamics.thermostats import check_thermostat
 from isotherm.random import Noise
 from isotherm.types import GradFn, Sampler, Scalar, ScalarOrSchedule
 
@@ -53,14 +54,11 @@ def sgnht(
     >>> sampler.init(jnp.zeros(2), jax.random.key(0)).thermostat.shape
     ()
     """
-    allowed = ("scalar", "per_tensor")
-    if not isinstance(thermostat, str) or thermostat not in allowed:
-        raise ValueError(f"`thermostat` must be one of {allowed}, got {thermostat!r}.")
     return langevin(
         grad_fn,
         step_size,
         diffusion,
-        thermostat=thermostat,
+        thermostat=check_thermostat(thermostat, ("scalar", "per_tensor")),
         thermostat_mass=thermostat_mass,
         initial_thermostat=initial_thermostat,
         integrator=integrator,

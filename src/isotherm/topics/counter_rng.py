@@ -11,8 +11,9 @@ in its batch, so results do not depend on the number of threads. The odd increme
 stream to stream, so two streams never become shifted copies of each other. Different values of
 `purpose` give a Gibbs sampler and a token split independent streams from the same seed.
 
-The functions below work on NumPy arrays of `uint64`; compiled code calls the same `mix` and
-`increment` with scalars. `isotherm.random` is the JAX counterpart with 32 bits.
+The functions below work on NumPy arrays of `uint64`; compiled code calls the same `mix`,
+`increment`, `uniform24` and `uniform53` with scalars. `isotherm.random` is the JAX counterpart with
+32 bits.
 
 References
 ----------
@@ -27,6 +28,7 @@ from numba.extending import register_jitable
 _30, _27, _31, ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN, _INCREMENT_SALT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_11, _40, _UNIT = np.uint64(11), np.uint64(40), np.float32(2.0**-24)
 
 Purpose = Literal["gibbs", "collapsed", "completion", "documents", "batch", "topics", "rates"]
 _PURPOSES: tuple[Purpose, ...] = (
@@ -57,6 +59,18 @@ def fold(key: Any, number: Any) -> Any:
 def increment(start: Any) -> Any:
     """Return the odd increment of the stream that starts at `start`."""
     return mix(start ^ _INCREMENT_SALT) | ONE
+
+
+@register_jitable(inline="always")
+def uniform24(state: Any) -> Any:
+    """Return a uniform number in [0, 1) with 24 bits from the state of a stream."""
+    return np.float32(mix(state) >> _40) * _UNIT
+
+
+@register_jitable(inline="always")
+def uniform53(state: Any) -> Any:
+    """Return a uniform number in [0, 1) with 53 bits from the state of a stream."""
+    return np.float64(mix(state) >> _11) * 2.0**-53
 
 
 def as_uint64(numbers: Any) -> np.ndarray:

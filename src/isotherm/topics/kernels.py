@@ -25,17 +25,39 @@ a change in `simd_categorical.py` or `counter_rng.py`, touch this file.
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter_rng import increment, mix
+from isotherm.topics.counter_rng import increment, uniform24
 from isotherm.topics.simd_categorical import draw_index
 
-_ONE, _UNIT = np.float32(1), np.float32(2.0**-24)
-_40 = np.uint64(40)
+_ONE = np.float32(1)
 
 
-@njit(inline="always")
-def uniform(state):
-    """Return a uniform number in [0, 1) with 24 bits from the state of a stream."""
-    return np.float32(mix(state) >> _40) * _UNIT
+@njit
+def token_buffers(first, last, token_starts):
+    """Allocate room for the words and rows of the longest of documents `first` to `last - 1`."""
+    longest = 0
+    for j in range(first, last):
+        longest = max(longest, token_starts[j + 1] - token_starts[j])
+    return np.empty(longest, np.int64), np.empty(longest, np.int64)
+
+
+@njit
+def expand_tokens(
+    j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+):
+    """List the tokens of document `j` in `words` and `rows`; return how many they are.
+
+    The tokens of each topic are counted in `n`; `begin` is the index of the first assignment.
+    """
+    length = 0
+    n[:] = 0
+    for i in range(indptr[j], indptr[j + 1]):
+        for _ in range(counts[i]):
+            words[length] = indices[i]
+            rows[length] = word_rows[i] if count_words else 0
+            if assignments[begin + length] >= 0:
+                n[assignments[begin + length]] += _ONE
+            length += 1
+    return length
 
 
 @njit(cache=True, nogil=True)
@@ -66,22 +88,13 @@ def sweep_documents(
     """
     num_topics = len(alpha)
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
-    longest = 0
-    for j in range(first, last):
-        longest = max(longest, token_starts[j + 1] - token_starts[j])
-    words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    words, rows = token_buffers(first, last, token_starts)
     count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]
-        length = 0
-        n[:] = 0
-        for i in range(indptr[j], indptr[j + 1]):
-            for _ in range(counts[i]):
-                words[length] = indices[i]
-                rows[length] = word_rows[i] if count_words else 0
-                if assignments[begin + length] >= 0:
-                    n[assignments[begin + length]] += _ONE
-                length += 1
+        length = expand_tokens(
+            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+        )
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
         state, gamma = starts[j], increment(starts[j])
@@ -93,7 +106,7 @@ def sweep_documents(
                     n[k] -= _ONE
                     weights[k] = alpha[k] + n[k]
                 state += gamma
-                k = draw_index(weights, topics, words[t], np.float32(0), uniform(state))
+                k = draw_index(weights, topics, words[t], np.float32(0), uniform24(state))
                 assignments[begin + t] = k
                 n[k] += _ONE
                 weights[k] = alpha[k] + n[k]
@@ -134,7 +147,7 @@ def sweep_collapsed(
                     n[k] -= _ONE
                     weights[k] = (alpha[k] + n[k]) / (np.float32(totals[k]) + mass)
                 state += gamma
-                k = draw_index(weights, word_topics, w, beta, uniform(state))
+                k = draw_index(weights, word_topics, w, beta, uniform24(state))
                 assignments[t] = k
                 word_topics[w, k] += _ONE
                 totals[k] += 1

@@ -208,6 +208,28 @@ def test_bad_settings_raise(settings, message):
         Config(**settings)
 
 
+def test_dropout_diverges_only_if_all_of_its_rates_do():
+    """Outputs that are not finite leave out one rate, not the method."""
+    rng = np.random.default_rng(0)
+    job = methods.Job(
+        Rows(rng.normal(size=(20, 2)), rng.normal(size=20)), jax_random.key(0), Config().budget
+    )
+
+    class Constant(NamedTuple):
+        rate: float
+        worst: float
+
+        def mixture(self, key, x):
+            if self.rate > self.worst:
+                raise FloatingPointError
+            return gaussian_mixture(np.zeros((1, len(x))), np.ones((1, len(x))))
+
+    chosen = methods._dropout_settings(job, lambda key, data, setting: Constant(setting[0], 0.01))
+    assert [rate for rate, _ in chosen] == [0.005]
+    with pytest.raises(FloatingPointError, match="All candidates diverged"):
+        methods._dropout_settings(job, lambda key, data, setting: Constant(setting[0], 0.0))
+
+
 @pytest.mark.slow
 @NEEDS_DATA
 def test_every_rival_predicts():

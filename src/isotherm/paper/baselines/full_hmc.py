@@ -1,7 +1,7 @@
 r"""Hamiltonian Monte Carlo on all data, for networks: the reference where it is feasible.
 
 Every draw is a trajectory of $L$ leapfrog steps from a fresh momentum, accepted or rejected by a
-Metropolis test, so that the posterior is exact whatever the step size
+Metropolis test, so that draws have the exact posterior at any step size
 (`isotherm.references.hmc`). The step size is changed during a first phase towards a given share of
 accepted proposals,
 

@@ -14,23 +14,17 @@ without the normalizing terms of a belief network, so all units of a layer are d
 sweep leaves $p(z, h \mid x)$ invariant.
 
 Arguments are those of `isotherm.topics.dpfa.kernels.sweep_documents`; `down` is not used. Numba
-only looks at this file to decide whether compiled code is stale: after a change in `kernels.py` or
-`binary_units.py`, touch this file.
+only looks at this file to decide whether compiled code is stale: after a change in one of the
+modules it imports, touch this file.
 """
 
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter_rng import increment
+from isotherm.topics.counter_rng import increment, uniform53
 from isotherm.topics.dpfa.binary_units import multiply
-from isotherm.topics.dpfa.kernels import (
-    draw_first_layer,
-    expand_tokens,
-    fill_odds,
-    store_sweep,
-    sweep_tokens,
-    uniform53,
-)
+from isotherm.topics.dpfa.kernels import draw_first_layer, fill_odds, store_sweep, sweep_tokens
+from isotherm.topics.kernels import expand_tokens, token_buffers
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -89,10 +83,7 @@ def sweep_documents(
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
     unused_weight, on_if_unused = np.zeros(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds = np.empty((top + 1, width))
-    longest = 0
-    for j in range(first, last):
-        longest = max(longest, token_starts[j + 1] - token_starts[j])
-    words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    words, rows = token_buffers(first, last, token_starts)
     count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]

@@ -141,5 +141,5 @@ def _finish_step(
     updates, optimiser = update.optimiser.update(
         jax.tree.map(jnp.negative, grads), state.optimiser, state.position
     )
-    position = optax.apply_updates(state.position, updates)
-    return ContrastiveDivergenceState(position, optimiser, state.step_index + 1)  # type: ignore[arg-type]
+    position: Any = optax.apply_updates(state.position, updates)
+    return ContrastiveDivergenceState(position, optimiser, state.step_index + 1)

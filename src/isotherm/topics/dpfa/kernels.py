@@ -16,31 +16,19 @@ $\mathrm E[\theta_k \mid z, h^{(2)}]$ when all tokens are counted.
 Each document uses its own random stream (`isotherm.topics.counter_rng`), so any number of threads
 gives the same bits. The functions here do not check their arguments;
 `isotherm.topics.dpfa.local_gibbs` has the checked functions to call. Numba only looks at this file
-to decide whether compiled code is stale: after a change in `binary_units.py`, `simd_categorical.py`
-or `counter_rng.py`, touch this file.
+to decide whether compiled code is stale: after a change in `binary_units.py`, `counter_rng.py`,
+`simd_categorical.py` or `isotherm/topics/kernels.py`, touch this file.
 """
 
 import numpy as np
 from numba import njit
 
-from isotherm.topics.counter_rng import increment, mix
+from isotherm.topics.counter_rng import increment, uniform24, uniform53
 from isotherm.topics.dpfa.binary_units import mixture_product, multiply, split
+from isotherm.topics.kernels import expand_tokens, token_buffers
 from isotherm.topics.simd_categorical import draw_index
 
-_ONE, _UNIT, _FLOOR = np.float32(1), np.float32(2.0**-24), 1e-20
-_11, _40 = np.uint64(11), np.uint64(40)
-
-
-@njit(error_model="numpy")
-def uniform24(state):
-    """Return a uniform number in [0, 1) with 24 bits from the state of a stream."""
-    return np.float32(mix(state) >> _40) * _UNIT
-
-
-@njit(error_model="numpy")
-def uniform53(state):
-    """Return a uniform number in [0, 1) with 53 bits from the state of a stream."""
-    return np.float64(mix(state) >> _11) * 2.0**-53
+_ONE, _FLOOR = np.float32(1), 1e-20
 
 
 @njit(error_model="numpy")
@@ -58,23 +46,6 @@ def fill_odds(odds, bias, up, units, layer, sizes, width):
         for k in range(sizes[layer + 1]):
             if units[layer + 1, k]:
                 multiply(odds[layer], up[layer], k, width)
-
-
-@njit(error_model="numpy")
-def expand_tokens(
-    j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
-):
-    """List the tokens of a document and count those that have a topic; return their number."""
-    length = 0
-    n[:] = 0
-    for i in range(indptr[j], indptr[j + 1]):
-        for _ in range(counts[i]):
-            words[length] = indices[i]
-            rows[length] = word_rows[i] if count_words else 0
-            if assignments[begin + length] >= 0:
-                n[assignments[begin + length]] += _ONE
-            length += 1
-    return length
 
 
 @njit(error_model="numpy")
@@ -210,10 +181,7 @@ def sweep_documents(
     unused_weight, on_if_unused = np.empty(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds, s, t = np.empty((top + 1, width)), np.empty(width), np.empty(width)
     evidence = np.empty(width)
-    longest = 0
-    for j in range(first, last):
-        longest = max(longest, token_starts[j + 1] - token_starts[j])
-    words, rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    words, rows = token_buffers(first, last, token_starts)
     count_words = len(word_topics) > 0
     for j in range(first, last):
         begin = token_starts[j]

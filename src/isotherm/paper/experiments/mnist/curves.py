@@ -11,22 +11,13 @@ from matplotlib.figure import Figure
 from isotherm import random
 from isotherm.paper.experiments.contract import Report
 from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe, mnist
+from isotherm.paper.experiments.mnist.record import Record
 from isotherm.paper.experiments.resume import Checkpoints
 from isotherm.paper.report.figures import panels
 from isotherm.types import Key
 
 Results = Mapping[str, np.ndarray]
-KEPT = (
-    "draw accuracy",
-    "train nll",
-    "accuracy",
-    "nll",
-    "ece",
-    "temperature",
-    "thermostat",
-    "averages",
-    "ess",
-)
+KEPT = (*(name for name in Record.CURVES if name != "draw nll"), "averages", "ess")
 """Measurements that go into the result; the predictions would make it large."""
 LOOKS = {
     "mSGNHT-S": ("C0", "-"),

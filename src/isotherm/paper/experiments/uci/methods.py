@@ -196,7 +196,7 @@ def _ensemble(job: Job, prior: bool) -> Predictor:
 
 
 def _dropout(job: Job) -> Predictor:
-    """As Gal: dropout of inputs and hidden units, rate and noise chosen on held-out rows."""
+    """Fit dropout of inputs and hidden units; choose rate and noise on held-out rows."""
     budget = job.budget
 
     def fit(key: Key, data: Data, setting: tuple[float, float]) -> Fit:
@@ -226,17 +226,19 @@ def _dropout_settings(job: Job, fit: Callable) -> list[tuple[float, float]]:
         key = random.fold(job.key, 200 + i)
         try:
             one = fit(key, job.without_held_out, (rate, 1.0))
+            mixture = one.mixture(random.fold(key, 1), x)
         except FloatingPointError:
             continue
-        mixture = one.mixture(random.fold(key, 1), x)
         for factor in job.budget.noise_factors:
             scaled = Mixture(mixture.location, factor * mixture.scale)
             tried[rate, factor] = float(np.mean(scaled.log_density(y)))
+    if not tried:
+        raise FloatingPointError("All candidates diverged.")
     return [max(tried, key=lambda setting: tried[setting])]
 
 
 def _divisor(batch_size: int) -> int:
-    """Return the number of masks per batch: a divisor of its size, four rows per mask if it can."""
+    """Return the number of masks per batch: a divisor of its size, for about four rows each."""
     return next(d for d in range(max(1, batch_size // 4), 0, -1) if batch_size % d == 0)
 
 
