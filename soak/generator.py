@@ -308,15 +308,17 @@ def judged(entry: dict[str, Any], suspect: float, failed: float) -> dict[str, An
     """Return the suspect p-values, how many chance would give, and the verdict.
 
     A failure is a p-value beyond `failed`, or a test that is suspect again in most repetitions.
+    A battery that was stopped without a failure has not passed: its verdict is "incomplete".
     """
     again = entry["again"].values()
     everything = [*entry["p_values"].values(), *(p for ps in again for p in ps)]
     repeated = any(2 * sum(tail(p) < suspect for p in ps) > AGAIN for ps in again)
+    broken = bool(repeated or min(map(tail, everything)) < failed)
     return {
         "suspect": {n: p for n, p in entry["p_values"].items() if tail(p) < suspect},
         "suspect_expected": round(2 * suspect * len(entry["p_values"]), 2),
         "num_p_values": len(entry["p_values"]),
-        "verdict": "failed" if repeated or min(map(tail, everything)) < failed else "passed",
+        "verdict": "failed" if broken else "passed" if entry["complete"] else "incomplete",
     }
 
 
