@@ -8,12 +8,14 @@
   numbers) and one draw that goes into digests; JAX arrays are hashed once, so a second call has
   none.
 - `tiny run`: a call with two chains, two coordinates and 1000 draws, in a new folder of
-  checkpoints, with all checks and with none: locks, identity of the run (digests, fingerprint of
-  the step), forecasts of memory and disk, and the search for draws that are not finite. Calls with
-  and without are made in turn in one process that has compiled the program; `first` calls, which
-  compile, are made in processes of their own. `share` is the difference of the medians of CPU time
-  over the median with checks, `wall_share` the same of elapsed time, and `spread` the standard
-  error of `share` (over blocks of calls).
+  checkpoints. Checks are locks, identity of the run (digests, fingerprint of the step), forecasts
+  of memory and disk, and the search for draws that are not finite. `share` is the CPU time that
+  was measured inside them over that of the whole call, the median over calls in a process that has
+  compiled the program, and `spread` is its standard error; `parts_milliseconds` has each check.
+  `first` calls, which compile, are made in processes of their own. `difference_share` compares
+  calls with all checks and with none, made in turn, and also sees effects outside the checks; it
+  is the noisier number. `tiny run in memory` has its folder in memory instead of on the disk:
+  ext4 takes longer to make a file after many were removed in the last minutes, as here.
 
 CPU seconds hardly depend on how busy the machine is.
 """
@@ -25,6 +27,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -34,16 +37,19 @@ import numpy as np
 from reporting import record
 
 import isotherm
+from isotherm.io import locks
 from isotherm.io.digest import digest
-from isotherm.loop import checkpoint, sampling
+from isotherm.loop import chains, checkpoint, sampling
 from isotherm.loop.forecast import Forecast
 from isotherm.loop.run import Run
 
 ROWS, COLUMNS = 60_000, 784
-CALLS, BLOCKS = 150, 10
-"""Calls with and without checks, and the blocks for the standard error."""
+CALLS, PAIRS, BLOCKS = 60, 150, 10
+"""Timed calls, pairs of calls with and without checks, and the blocks for the standard error."""
+MEMORY = Path("/dev/shm")
+"""A file system in memory, on Linux."""
 FIRST_CALLS = 5
-"""Processes for the first call, with and without checks."""
+"""Processes for the first call."""
 
 
 @contextmanager
@@ -62,6 +68,57 @@ def no_checks() -> Iterator[None]:
         ):
             stack.enter_context(mock.patch.object(target, name, new))
         yield
+
+
+@contextmanager
+def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
+    """Measure the CPU seconds in every check that `no_checks` leaves out.
+
+    A folder that the lock makes is needed anyway, and does not count. Neither does the compiled
+    program of a first call, which the run uses: only what is left when the program is known.
+    """
+    spent = {"forecast": 0.0, "identity": 0.0, "lock": 0.0, "search": 0.0}
+    active: list[str] = []
+
+    def timed(name: str, function: Any, sign: int = 1) -> Any:
+        def measure(*arguments: Any) -> Any:
+            if name in active and sign > 0:  # counted already
+                return function(*arguments)
+            active.append(name)
+            began = time.process_time()
+            result = function(*arguments)
+            spent[name] += sign * (time.process_time() - began)
+            active.pop()
+            return result
+
+        return measure
+
+    @contextmanager
+    def timed_lock(folder: Any) -> Iterator[None]:
+        lock = locks.locked(folder)
+        timed("lock", lock.__enter__)()
+        yield
+        timed("lock", lock.__exit__)(None, None, None)
+
+    measured_size = timed("forecast", chains.temporary_size)
+
+    def size_again(*arguments: Any) -> int:
+        chains.temporary_size(*arguments)
+        chains._temporary_sizes.clear()
+        return measured_size(*arguments)
+
+    with ExitStack() as stack:
+        for target, name, new in (
+            (sampling, "locked", timed_lock),
+            (locks, "make_folders", timed("lock", locks.make_folders, -1)),
+            (sampling, "_identify", timed("identity", sampling._identify)),
+            (sampling, "_refuse_shortage", timed("forecast", sampling._refuse_shortage)),
+            (sampling, "temporary_size", size_again if is_first else measured_size),
+            (sampling, "describe_shortage", timed("forecast", sampling.describe_shortage)),
+            (Run, "ok", property(timed("search", Run.ok.fget))),
+        ):
+            stack.enter_context(mock.patch.object(target, name, new))
+        yield spent
 
 
 def digest_speed(repeats: int = 7) -> dict[str, Any]:
@@ -131,51 +188,77 @@ def tiny(sampler: Any, folder: str) -> tuple[float, float]:
     return call(sampler, jnp.zeros(2), isotherm.no_batches(), folder, 1000, 2)
 
 
-def first_call(folder: str, checks: bool) -> float:
-    """Return the CPU seconds of a first call, which compiles; in a process of its own."""
-    with nullcontext() if checks else no_checks():
-        return tiny(isotherm.msgnht(lambda x, batch: -x, 0.2), folder)[0]
+def first_call(folder: str) -> tuple[float, float]:
+    """Return the CPU seconds of a first call, which compiles, and of its checks."""
+    with timed_checks(is_first=True) as spent:
+        total, _ = tiny(isotherm.msgnht(lambda x, batch: -x, 0.2), folder)
+    return total, sum(spent.values())
 
 
-def first_calls(folder: str) -> dict[bool, list[float]]:
-    """Measure first calls with and without checks in turn."""
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+def first_calls(folder: str) -> dict[str, Any]:
+    """Measure first calls, each in a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for number in range(FIRST_CALLS):
-            for checks in (True, False):
-                path = f"{folder}/first-{number}-{checks}"
-                seconds[checks].append(pool.submit(first_call, path, checks).result())
-    return seconds
+        folders = [f"{folder}/first-{number}" for number in range(FIRST_CALLS)]
+        total, checks = np.array(list(pool.map(first_call, folders))).T
+    return {
+        "first_calls": FIRST_CALLS,
+        "first_cpu_milliseconds": _milliseconds(total),
+        "first_checks_cpu_milliseconds": _milliseconds(checks),
+        "first_share": round(float(np.median(checks / total)), 4),
+        "first_share_most": round(float(np.max(checks / total)), 4),
+    }
+
+
+def later_calls(sampler: Any, folder: str) -> dict[str, Any]:
+    """Measure calls in this process, which has compiled the program."""
+    totals, parts = [], []
+    for number in range(CALLS):
+        with timed_checks() as spent:
+            totals.append(tiny(sampler, f"{folder}/later-{number}"))
+        parts.append(spent)
+    cpu, elapsed = np.array(totals).T
+    checks = np.array([sum(spent.values()) for spent in parts])
+    shares = checks / cpu
+    blocks = [np.median(block) for block in np.array_split(shares, BLOCKS)]
+    return {
+        "calls": CALLS,
+        "cpu_milliseconds": _milliseconds(cpu),
+        "wall_milliseconds": _milliseconds(elapsed),
+        "checks_cpu_milliseconds": _milliseconds(checks),
+        "parts_milliseconds": {
+            name: _milliseconds([spent[name] for spent in parts]) for name in parts[0]
+        },
+        "share": round(float(np.median(shares)), 4),
+        "spread": round(float(np.std(blocks, ddof=1)) / BLOCKS**0.5, 4),
+    }
+
+
+def difference(sampler: Any, folder: str) -> dict[str, Any]:
+    """Compare calls with all checks and with none, made in turn."""
+    cpu = np.zeros((PAIRS, 2))
+    for number in range(PAIRS):
+        for checks in (0, 1) if number % 2 else (1, 0):
+            with nullcontext() if checks else no_checks():
+                cpu[number, checks], _ = tiny(sampler, f"{folder}/pair-{number}-{checks}")
+    shares = [1 - np.divide(*np.median(block, 0)) for block in np.array_split(cpu, BLOCKS)]
+    return {
+        "pairs": PAIRS,
+        "difference_share": round(float(1 - np.divide(*np.median(cpu, 0))), 4),
+        "difference_spread": round(float(np.std(shares, ddof=1)) / BLOCKS**0.5, 4),
+    }
 
 
 def tiny_run(folder: str) -> dict[str, Any]:
     """Measure the share of all checks in a run of a fraction of a second."""
     sampler = isotherm.msgnht(lambda x, batch: -x, 0.2)
-    times = np.zeros((CALLS, 2, 2))  # call, checks or not, CPU or elapsed
-    for number in range(-3, CALLS):  # the first ones compile
-        for checks in (1, 0):
-            with nullcontext() if checks else no_checks():
-                measured = tiny(sampler, f"{folder}/tiny-{number}-{checks}")
-            if number >= 0:
-                times[number, checks] = measured
-    without, everything = np.median(times, 0)
-    shares = [
-        1 - np.median(block[:, 0, 0]) / np.median(block[:, 1, 0])
-        for block in np.array_split(times, BLOCKS)
-    ]
-    first = first_calls(folder)
-    with_checks, none = statistics.median(first[True]), statistics.median(first[False])
-    return {
-        "calls": CALLS,
-        "cpu_milliseconds": round(1000 * everything[0], 2),
-        "checks_cpu_milliseconds": round(1000 * (everything[0] - without[0]), 2),
-        "share": round(1 - without[0] / everything[0], 4),
-        "spread": round(np.std(shares, ddof=1) / BLOCKS**0.5, 4),
-        "wall_milliseconds": round(1000 * everything[1], 2),
-        "wall_share": round(1 - without[1] / everything[1], 4),
-        "first_cpu_milliseconds": round(1000 * with_checks, 1),
-        "first_share": round(1 - none / with_checks, 4),
-    }
+    for number in range(3):  # compile
+        tiny(sampler, f"{folder}/compile-{number}")
+    later = later_calls(sampler, folder)
+    return {**later, **difference(sampler, folder), **first_calls(folder)}
+
+
+def _milliseconds(seconds: Any) -> float:
+    return round(1000 * float(np.median(seconds)), 3)
 
 
 def main() -> None:
@@ -184,6 +267,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         record("overhead", "start-up", start_up(folder))
         record("overhead", "tiny run", tiny_run(folder))
+    if MEMORY.is_dir():
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            record("overhead", "tiny run in memory", tiny_run(folder))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,25 @@ PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scipy")
 
 def machine(*packages: str) -> dict[str, Any]:
     """Return the date, the commit, the machine and the versions of packages."""
-    describe = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty"]
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": subprocess.run(describe, capture_output=True, text=True).stdout.strip() or "none",
+        "commit": _commit(),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in (*PACKAGES, *packages)},
     }
+
+
+def _commit() -> str:
+    """Return the commit, with `-dirty` if anything but results has changed since."""
+    root = str(RESULTS.parent.parent)
+    commands = (["describe", "--always"], ["status", "--porcelain", ".", ":!soak/results"])
+    commit, changes = (
+        subprocess.run(["git", "-C", root, *command], capture_output=True, text=True).stdout.strip()
+        for command in commands
+    )
+    return (commit or "none") + ("-dirty" if changes else "")
 
 
 def entry_of(document: str, name: str) -> dict[str, Any]:

@@ -29,6 +29,12 @@ def leaf_names(tree: ArrayTree) -> list[str]:
     return [jax.tree_util.keystr(path, simple=True, separator=".") or "position" for path in paths]
 
 
+def signature(tree: ArrayTree) -> tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]:
+    """Return the structure of a tree, and shape and type of its leaves: a key for caches."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
 def leaf_sizes(tree: ArrayTree) -> np.ndarray:
     """Return the number of elements of every leaf, in flattening order."""
     return np.array([leaf.size for leaf in jax.tree.leaves(tree)], dtype=np.int64)

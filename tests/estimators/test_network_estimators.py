@@ -30,6 +30,33 @@ def make_rows(size=60, seed=0):
     return x, 2 * x[:, 0] - 0.05 * x[:, 1] + rng.normal(size=size)
 
 
+@pytest.mark.parametrize("number", [1e300, 1e-300])
+@pytest.mark.parametrize("model", [BayesianMLPClassifier, BayesianMLPRegressor])
+def test_numbers_whose_squares_overflow_are_refused(model, number):
+    x, y = make_rows()
+    target = (y > y.mean()).astype(int)
+    with pytest.raises(ValueError, match=r"`X`, column 0, has a largest absolute value of .*e"):
+        model().fit(x * number, target)
+    if model is BayesianMLPRegressor:
+        with pytest.raises(ValueError, match="`y` has a largest absolute value"):
+            model().fit(x, y * number)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", [BayesianMLPClassifier, slow(BayesianMLPRegressor)])
+def test_a_prediction_is_never_silently_nan(model):
+    """In single precision these inputs are infinite, and the first class was returned."""
+    x, y = make_rows()
+    settings = {"num_draws": 10, "thin": 1, "num_chains": 2, "random_state": 0}
+    fitted = model((3,), **settings).fit(x, (y > y.mean()).astype(int))
+    for number in (1e60, 1e300, -1e308):
+        with pytest.raises(ValueError, match=r"`X` has .* in row 2, column 1, more than 1e\+15"):
+            fitted.predict(np.where(np.arange(120).reshape(60, 2) == 5, number, x))
+    for number in (1e14, -1e14, 1e-300):
+        predicted = getattr(fitted, "predict_proba", fitted.predict)(x * number)
+        assert np.isfinite(predicted).all()
+
+
 @pytest.mark.slow
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import isotherm
+from isotherm.batches import streamed as streamed_module
 from isotherm.exceptions import CheckpointWarning, DivergedError, PolicyWarning, RollbackWarning
 from isotherm.loop.checkpoint import PeriodicSaver
 from marks import slow
@@ -214,6 +215,80 @@ def test_another_file_is_another_run(tmp_path):
     sample(isotherm.streamed_batches((X, Y), 10), checkpoint=tmp_path)
     with pytest.raises(ValueError, match="checkpoint of another run: batches"):
         sample(isotherm.streamed_batches((X + 1, Y), 10), checkpoint=tmp_path)
+
+
+class Table:
+    """A data set that is read row by row."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+class Files(Table):
+    """A data set that has a checksum of its files; one row is enough to begin."""
+
+    def data_digest(self):
+        return f"sha256 {self.y.sum()}"
+
+    def __getitem__(self, i):
+        assert i < 10
+        return super().__getitem__(i)
+
+
+def on_disk(folder, x):
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, x)
+    return np.load(path, mmap_mode="r")
+
+
+def in_hdf5(folder, x):
+    h5py = pytest.importorskip("h5py")
+    return h5py.File(folder / f"{len(list(folder.iterdir()))}.h5", "w").create_dataset("x", data=x)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "memory map", "hdf5", "data set", "batches"])
+def test_streamed_data_changed_anywhere_are_another_run(tmp_path, kind, monkeypatch):
+    """Of 5000 rows, those whose number is not a multiple of 5 were not looked at before."""
+    monkeypatch.setattr(streamed_module, "DIGEST_BYTES", 4000)  # several pieces
+    x, y = np.ones((5000, 2), np.float32), np.arange(5000, dtype=np.float32)
+    make = {
+        "arrays": lambda y: isotherm.streamed_batches((x, y), 10),
+        "memory map": lambda y: isotherm.streamed_batches((x, on_disk(tmp_path, y)), 10),
+        "hdf5": lambda y: isotherm.streamed_batches((x, in_hdf5(tmp_path, y)), 10),
+        "data set": lambda y: isotherm.streamed_batches(Table(x, y), 10),
+        "batches": lambda y: isotherm.streamed_batches(
+            list(zip(np.split(x, 500), np.split(y, 500), strict=True)), policy="independent"
+        ),
+    }[kind]
+    known = make(y).data_digest()
+    most, one, swapped = y.copy(), y.copy(), y.copy()
+    most[np.arange(5000) % 5 != 0] += 1000
+    one[4321] = np.nextafter(y[4321], np.float32(np.inf))
+    swapped[[1, 4998]] = y[[4998, 1]]
+    found = [make(changed).data_digest() for changed in (most, one, swapped)]
+    assert len({known, *found}) == 4 and make(y.copy()).data_digest() == known
+
+
+def test_streamed_data_are_refused_if_most_rows_have_changed(tmp_path):
+    x, y = np.ones((5000, *X.shape[1:]), X.dtype), np.ones(5000, Y.dtype)
+    sample(isotherm.streamed_batches((x, y), 10), checkpoint=tmp_path)
+    y[np.arange(5000) % 5 != 0] += 1000
+    with pytest.raises(ValueError, match="checkpoint of another run: batches"):
+        sample(isotherm.streamed_batches((x, y), 10), checkpoint=tmp_path)
+
+
+def test_a_data_set_with_checksums_is_asked_for_them_and_not_read():
+    x, y = np.ones((5000, 2), np.float32), np.ones(5000, np.float32)
+    digests = [
+        isotherm.streamed_batches(Files(x, z), 10).data_digest() for z in (y, y.copy(), 2 * y)
+    ]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def unstable(factor):

@@ -184,6 +184,8 @@ def take_from_arrays(arrays: Any, numbers: np.ndarray) -> Any:
         if isinstance(leaf, np.ndarray):  # a memory map is one
             return leaf[numbers]
         unique, where = np.unique(numbers, return_inverse=True)  # HDF5 needs increasing numbers
+        if len(unique) and unique[-1] - unique[0] == len(unique) - 1:  # faster than by number
+            return np.asarray(leaf[int(unique[0]) : int(unique[-1]) + 1])[where]
         return np.asarray(leaf[unique])[where]
 
     return as_numpy(jax.tree.map(take, arrays))

@@ -38,6 +38,8 @@ POLICIES = ("independent", "shuffled", "symmetric", "sequential")
 MOST_STEPS = 256
 """Steps of a stack, however small the batches are: a chain should not wait long for the first."""
 
+DIGEST_BYTES = 2**25
+"""Bytes of rows that are read and hashed at once; fixed, since the digest depends on it."""
 MOST_BYTES = 2**29
 """Memory for batches that stand for the data (`StreamedBatches.in_memory`)."""
 
@@ -65,8 +67,16 @@ class StackedBatches:
 class StreamedBatches:
     """Batches that the host reads while the chains run; see `streamed_batches`."""
 
-    def __init__(self, source: Source, *, shared: bool, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        shared: bool,
+        buffer_bytes: int,
+        own_digest: Callable[[], str] | None = None,
+    ) -> None:
         self.source, self.shared, self.buffer_bytes = source, shared, buffer_bytes
+        self.own_digest = own_digest
         self.example = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)
@@ -118,16 +128,24 @@ class StreamedBatches:
         """Yield all rows of the data once, in pieces of at most `chunk_size` rows or in batches."""
         return self.source.one_pass(chunk_size)
 
-    def some_rows(self) -> Any:
-        """Return some rows by which a checkpoint recognises the data; nothing of a loader."""
-        if isinstance(self.source, Rows):
-            size = self.source.data_size
-            return self.source.take(np.arange(0, size, max(1, size // 1000)))
-        return None if isinstance(self.source, Iterated) else self.source.example()
-
     def data_digest(self) -> str:
-        """Return a digest of some rows and of their number: how a checkpoint knows the data."""
-        return digest((np.asarray(self.data_size or 0), self.some_rows()))
+        """Return a digest of all data: how a checkpoint knows them.
+
+        A source with a method `data_digest`, for example of the checksums of its files, is asked.
+        Of any other, all rows are read once. A function `index -> batch` has no end, so that only
+        its first batch counts; of a loader, which may return other rows each time, only the number
+        of rows does.
+        """
+        size = np.asarray(self.data_size or 0)
+        if self.own_digest is not None:
+            return digest((size, np.frombuffer(str(self.own_digest()).encode(), np.uint8)))
+        if isinstance(self.source, Iterated):
+            return digest(size)
+        if isinstance(self.source, Numbered) and self.source.length is None:
+            return digest((size, self.source.example()))
+        rows = max(1, DIGEST_BYTES * self.batch_size // self.bytes_per_batch)
+        pieces = [digest(piece) for piece in self.one_pass(rows)]
+        return digest((size, np.frombuffer("".join(pieces).encode(), np.uint8)))
 
     def in_memory(self, key: Key, num_batches: int) -> InMemoryBatches:
         """Read some batches, and return their rows as independent batches of the same size.
@@ -166,7 +184,9 @@ def streamed_batches(
     source
         With `batch_size`, *rows*: a pytree of arrays such as `(x, y)`, in memory, `np.memmap`,
         HDF5 or Zarr; or a data set with `len(source)` and `source[i]` (Hugging Face, PyTorch,
-        grain). isotherm chooses the rows, as `independent_batches` does.
+        grain). isotherm chooses the rows, as `independent_batches` does. A run with checkpoints
+        reads all rows once at its start, to know the data again; a source with a method
+        `data_digest` that returns a text, such as the checksums of its files, is asked instead.
 
         Without it, *batches*: a loader or any iterable (PyTorch's `DataLoader`, `tf.data`, grain,
         a generator), which is iterated again when it ends; a list of batches; or a function
@@ -220,7 +240,10 @@ def streamed_batches(
         made = _rows(source, count("batch_size", batch_size, 1), policy or "independent", prepare)
     if data_size is not None and made.data_size not in (None, data_size):
         raise ValueError(f"`data_size` is {data_size}, but `source` has {made.data_size} rows.")
-    return StreamedBatches(made, shared=bool(shared), buffer_bytes=buffer_bytes)
+    own_digest = getattr(source, "data_digest", None)
+    return StreamedBatches(
+        made, shared=bool(shared), buffer_bytes=buffer_bytes, own_digest=own_digest
+    )
 
 
 def _rows(source: Any, batch_size: int, policy: str, prepare: Callable[[Any], Any]) -> Rows:

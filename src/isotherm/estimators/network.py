@@ -46,6 +46,8 @@ from isotherm.models.networks import ACTIVATIONS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_SDS = 1e15
+"""Largest standardised input for a prediction, whose outputs are squared in single precision."""
 CONVERGENCE_ROWS = 50
 """R-hat and effective sample sizes are those of the outputs for this many rows."""
 DRAWS_OF_BUDGET = 250
@@ -245,8 +247,17 @@ class BayesianMLP(BayesianEstimator):
 
     def _validate_features(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return self._standardize(np.asarray(X))
+        X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        with np.errstate(over="ignore"):
+            x = self._standardize(X)
+        row, column = np.unravel_index(np.argmax(np.abs(x)), x.shape)
+        if abs(x[row, column]) > MOST_SDS:
+            raise ValueError(
+                f"`X` has {X[row, column]:.3g} in row {row}, column {column}, more than "
+                f"{MOST_SDS:g} standard deviations from the mean of the rows of `fit`: networks "
+                "compute in single precision, in which predictions would overflow."
+            )
+        return x
 
     def _average_predictions(self, X: Any) -> Any:
         X = self._validate_features(X)

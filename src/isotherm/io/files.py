@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def make_folders(folder: Path) -> list[Path]:
         One of them is a file.
     """
     missing = []
-    for each in (folder, *folder.parents):
+    for each in chain((folder,), folder.parents):
         try:  # one call, since another process may remove it between two
             if stat.S_ISDIR(os.stat(each).st_mode):
                 break
@@ -92,6 +93,8 @@ def make_folders(folder: Path) -> list[Path]:
                 missing.append(each)
                 continue
         raise ValueError(f"`{each}` is a file, not a folder: choose another name.")
+    if not missing:
+        return []
     for attempt in range(100):
         try:
             folder.mkdir(parents=True, exist_ok=True)

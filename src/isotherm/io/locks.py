@@ -67,7 +67,7 @@ def locked(folder: Path) -> Iterator[None]:
         if os.getpid() == owner:  # a forked child that gets here must not release it
             if handle is not None:
                 with suppress(OSError):
-                    os.unlink(folder / LOCK)
+                    os.unlink(os.path.join(folder, LOCK))
                 _held.discard(handle)
                 os.close(handle)
             remove_empty(made)
@@ -89,14 +89,15 @@ def remove_empty(folders: list[Path]) -> None:
     """Remove folders in this order, up to the first one that is not empty."""
     with suppress(OSError):
         for each in folders:
-            each.rmdir()
+            os.rmdir(each)
 
 
 def _acquire(folder: Path) -> int | None:
     """Return the handle of the lock; `None` if there can be no lock here."""
     if fcntl is None:
         return None
-    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    path = os.path.join(folder, LOCK)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         try:
             handle = os.open(path, flags, 0o644)
@@ -118,7 +119,7 @@ def _acquire(folder: Path) -> int | None:
         os.close(handle)
 
 
-def _lock(handle: int, path: Path) -> bool:
+def _lock(handle: int, path: str) -> bool:
     """Lock an open file; return whether it is still the one with this name."""
     assert fcntl is not None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -126,26 +127,28 @@ def _lock(handle: int, path: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InUse(_describe(handle, path.parent)) from None
+        raise InUse(_describe(handle, os.path.dirname(path))) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+    opened = os.fstat(handle)
     try:
         status = os.stat(path)
     except FileNotFoundError:  # its last owner removed it between the two calls
         return False
-    if not os.path.samestat(status, os.fstat(handle)):
+    if not os.path.samestat(status, opened):
         return False
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv else []
+    words = [os.path.basename(sys.argv[0]), *sys.argv[1:]] if sys.argv else []
     owner = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
     content = json.dumps({**owner, "command": " ".join(words)[:200]}).encode()
     with suppress(OSError):  # on a full disk the lock holds all the same
-        os.ftruncate(handle, 0)
+        if opened.st_size:
+            os.ftruncate(handle, 0)
         os.pwrite(handle, content, 0)
     return True
 
 
-def _describe(handle: int, folder: Path) -> str:
+def _describe(handle: int, folder: str) -> str:
     """Say who holds a lock, and since when."""
     try:
         owner = json.loads(os.pread(handle, 2**12, 0))

@@ -109,7 +109,8 @@ def damaged_if_wrong(path: Path) -> Iterator[None]:
     except (Damaged, FileNotFoundError):
         raise
     except DAMAGE as error:
-        raise Damaged(f"`{path}` is damaged: {type(error).__name__}: {error}.") from error
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise Damaged(f"`{path}` is damaged: {reason}.") from error
 
 
 def check_suffix(path: Path) -> None:

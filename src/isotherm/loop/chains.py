@@ -23,7 +23,7 @@ from isotherm.loop.feed import Feed
 from isotherm.loop.progress import ProgressReport
 from isotherm.loop.run import Run, momentum_names
 from isotherm.loop.state import Plan, RunState
-from isotherm.tree import leaf_names, leaf_sizes
+from isotherm.tree import leaf_names, leaf_sizes, signature
 from isotherm.types import BatchPolicy, Key, Sampler, Traits
 
 BURN_IN_BLOCK = 100
@@ -240,9 +240,8 @@ def temporary_size(job: Job, run: RunState) -> int:
     compiled, arguments, static = _draw_program(job, run, 1)
     if not hasattr(compiled, "lower"):
         return 0
-    leaves, structure = jax.tree.flatten(arguments[:-1])
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    known = (static["program"], job.capacity, structure, shapes)
+    shapes = signature((run.state, run.accumulators, job.batches))
+    known = (static["program"], job.capacity, job.keys.dtype, *shapes)
     if known not in _temporary_sizes:
         memory = compiled.lower(*arguments, **static).compile().memory_analysis()
         if len(_temporary_sizes) >= MOST_KNOWN:

@@ -46,8 +46,8 @@ from isotherm.tree import leaf_names
 FORMAT = 4
 STATE_NAME = re.compile(r"state-(\d{5,9})\.json")
 PAGE_NAME = re.compile(r"page-\d{5,9}\.npz")
-_printed: WeakKeyDictionary[Any, tuple[str, tuple]] = WeakKeyDictionary()
-"""Texts and inner constants of traced functions that JAX keeps."""
+_printed: WeakKeyDictionary[Any, tuple[Any, tuple]] = WeakKeyDictionary()
+"""Hashed texts and inner constants of traced functions that JAX keeps."""
 
 
 class Checkpoints:
@@ -205,13 +205,12 @@ class Checkpoints:
         )
 
 
-def describe(tree: Any) -> dict[str, str]:
-    """Return the shape and type of every leaf of a tree, by name."""
-    leaves = jax.tree.leaves(tree)
-    return {
-        name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
-        for name, leaf in zip(leaf_names(tree), leaves, strict=True)
-    }
+@lru_cache(maxsize=16)
+def describe(structure: Any, leaves: tuple) -> Mapping[str, str]:
+    """Return the shape and type of every leaf of a tree, by name; from its `tree.signature`."""
+    names = leaf_names(jax.tree.unflatten(structure, range(len(leaves))))
+    texts = [f"{np.dtype(dtype).name}{list(shape)}" for shape, dtype in leaves]
+    return dict(zip(names, texts, strict=True))
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -226,19 +225,21 @@ _jitted = lru_cache(maxsize=16)(jax.jit)
 def fingerprint(trace: Any) -> str:
     """Return a hash of a traced function: operations and constants.
 
-    Constants that a compiled function inside closes over count as well. The text of a trace, which
-    takes milliseconds to print, is kept with it. Constants are hashed every time, since NumPy
-    arrays can change.
+    Constants that a compiled function inside closes over count as well. The hash of the text of a
+    trace, which takes milliseconds to print, is kept with it. Constants are hashed every time,
+    since NumPy arrays can change.
     """
     traced = trace.jaxpr
-    if traced.jaxpr not in _printed:
+    known = _printed.get(traced.jaxpr)
+    if known is None:
         text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
-        _printed[traced.jaxpr] = text, tuple(_constants(traced.jaxpr))
-    text, inner = _printed[traced.jaxpr]
+        known = _printed[traced.jaxpr] = sha256(text.encode()), tuple(_constants(traced.jaxpr))
+    total, inner = known[0].copy(), known[1]
     constants = [
         leaf for leaf in (*traced.consts, *inner) if getattr(leaf, "is_fully_addressable", True)
     ]
-    return sha256((text + digest(constants)).encode()).hexdigest()[:16]
+    total.update(digest(constants).encode())
+    return total.hexdigest()[:16]
 
 
 def _constants(value: Any) -> Iterator[Any]:

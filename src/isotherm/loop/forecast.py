@@ -18,6 +18,7 @@ import jax
 
 from isotherm.loop.chunks import CHUNK_BYTES, Program
 from isotherm.loop.state import Plan
+from isotherm.tree import signature
 
 CGROUP = Path("/sys/fs/cgroup")
 SMALL_BYTES = 2**24
@@ -66,30 +67,30 @@ def forecast(program: Program, plan: Plan, state: Any) -> Forecast:
     state
         The states of all chains.
     """
-    leaves, structure = jax.tree.flatten(state)
-    shapes = tuple((x.shape[1:], x.dtype) for x in leaves)
-    num_chains = leaves[0].shape[0]
-    draw, accumulators = _traced(program, structure, shapes)
+    structure, leaves = signature(state)
+    num_chains = leaves[0][0][0]
+    draw, one, accumulators = _traced(program, structure, leaves)
     each = draw * num_chains
     capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
     return Forecast(
         draw,
         each * plan.num_draws,
         each * capacity,
-        _size(leaves),
+        one * num_chains,
         accumulators * num_chains,
     )
 
 
 @lru_cache(maxsize=16)
-def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int]:
-    """Return the bytes of one draw and of the accumulators of one chain.
+def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int, int]:
+    """Return the bytes of one draw, and of the state and the accumulators of one chain.
 
     Cached, because tracing takes some milliseconds; compilation keeps the same programs anyway.
     """
-    one = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
+    one = jax.tree.unflatten(structure, shapes)
     accumulators = jax.eval_shape(lambda s: [c.start(s) for _, c in program.running], one)
-    return _size(program.observed(one)), _size(accumulators)
+    return _size(program.observed(one)), _size(one), _size(accumulators)
 
 
 def _size(tree: Any) -> int:
@@ -148,10 +149,10 @@ def describe_full_disk(
     """Return a message if the disk is too small for the checkpoints; else `None`."""
     if max_memory == float("inf"):
         return None
-    there = os.path.abspath(folder)
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    size, free = needed.disk(keep), shutil.disk_usage(there).free
+    there, free = _free_disk(os.path.abspath(folder))
+    size = needed.disk(keep)
+    if size <= free:
+        return None
     saved = sum(file.stat().st_size for file in os.scandir(folder)) if folder.is_dir() else 0
     if size <= free + saved:
         return None
@@ -160,6 +161,17 @@ def describe_full_disk(
         f"{_text(free)} free. Keep less of each draw (`collect`), use another disk, or pass "
         "`max_memory=float('inf')` to run it all the same."
     )
+
+
+def _free_disk(path: str) -> tuple[str, int]:
+    """Return the innermost folder of a path that exists, and the free bytes of its disk."""
+    try:
+        return path, shutil.disk_usage(path).free
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        above = os.path.dirname(path)
+        if above == path:
+            raise
+        return _free_disk(above)
 
 
 def _text(size: float) -> str:

@@ -12,6 +12,7 @@ step and the start of the next in one pass over memory.
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run, describe_loss
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
-from isotherm.tree import as_position, count
+from isotherm.tree import as_position, count, signature
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 
@@ -426,9 +427,11 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     """Return what tells this run from others, as far as it can be seen from outside."""
     sampler = job.make_sampler(1.0)
     traits = sampler.traits
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), run.state)
-    made = trace(_make_batch, job.batches, key, 0)
-    step = trace(sampler.step, key, one, made.out_info)
+    states = signature(run.state)
+    one = _one_chain(*states)
+    shape = jax.ShapeDtypeStruct((), key.dtype)  # faster than a key, with the same trace
+    made = trace(_make_batch, job.batches, shape, 0)
+    step = trace(sampler.step, shape, one, made.out_info)
     return {
         "key": job.call["key"],
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
@@ -440,10 +443,17 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "thin": job.plan.thin,
         "burn_in": job.plan.burn_in,
         "num_chains": job.num_chains,
-        "state": describe(run.state),
-        "collect": describe(run.accumulators),
+        "state": describe(*states),
+        "collect": describe(*signature(run.accumulators)),
         "what a step does (model, step size, settings)": fingerprint(step),
     }
+
+
+@lru_cache(maxsize=16)
+def _one_chain(structure: Any, leaves: tuple) -> Any:
+    """Return the shapes of the state of one chain, from the `tree.signature` of all of them."""
+    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
+    return jax.tree.unflatten(structure, shapes)
 
 
 def _digest_data(batches: BatchPolicy, made: Any) -> str:

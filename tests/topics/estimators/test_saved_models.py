@@ -76,8 +76,10 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
             model.save(path)
     assert not path.exists()
     BayesianLDA(2, **FAST).fit(documents()).save(path)
-    with pytest.raises(ValueError, match="has a BayesianLDA, not a BayesianDPFA"):
+    with pytest.raises(ValueError, match=r"model.nc` has a BayesianLDA, not a BayesianDPFA\.$"):
         BayesianDPFA.load(path)
+    with pytest.raises(ValueError, match=r"^`path` must end in .nc or .zarr or .safetensors"):
+        BayesianLDA.load(tmp_path / "model.pkl")
     with pytest.raises(ValueError, match=r"`path` must end in .nc or .zarr or .safetensors"):
         BayesianLDA(2, **FAST).fit(documents()).save(tmp_path / "model.pkl")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.io.sealed import KINDS, damaged_if_wrong, read_sealed, write_sealed
-from isotherm.io.untrusted import Damaged
+from isotherm.io.sealed import KINDS, check_suffix, damaged_if_wrong, read_sealed, write_sealed
+from isotherm.io.untrusted import Damaged, printable
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.estimators.dpfa_learners import DPFAPlan, GibbsLearner, StreamLearner
@@ -74,12 +74,13 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
 def load_model(kind: type, path: str | os.PathLike[str]) -> Any:
     """Read an estimator of the given class that `save_model` wrote."""
     path = Path(path)
+    check_suffix(path)
     with damaged_if_wrong(path):
         document, arrays = read_sealed(path, FORMAT)
-        if document.get("model") != kind.__name__:
-            raise ValueError(
-                f"`{path}` has a {document.get('model', 'run')}, not a {kind.__name__}."
-            )
+        found = printable(document.get("model", "run"))
+    if found != kind.__name__:
+        raise ValueError(f"`{path}` has a {found}, not a {kind.__name__}.")
+    with damaged_if_wrong(path):
         model = kind()
         for name, value in document["attributes"].items():
             vars(model)[name] = _decode(value, arrays)
