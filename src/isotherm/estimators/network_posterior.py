@@ -74,7 +74,12 @@ from isotherm.estimators.padding import ROW_MULTIPLE, pad_to_multiples
 from isotherm.estimators.sampling import Draws
 from isotherm.gradients.balanced import BalancedGradient, balanced
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
-from isotherm.loop.network_start import LARGEST_HEAT, longest_step, unit_strengths
+from isotherm.loop.network_start import (
+    LARGEST_HEAT,
+    explained_loss,
+    longest_step,
+    unit_strengths,
+)
 from isotherm.models.likelihoods import Likelihood
 from isotherm.models.networks import ACTIVATIONS, Layer, feed_forward
 from isotherm.models.scale_priors import HalfCauchy
@@ -105,8 +110,10 @@ LARGEST_DRIFT = 1.0
 """Change of the mean log likelihood between rounds, in standard deviations, after arrival."""
 MAX_RESTARTS = 6
 """How often a round is repeated with half the step size."""
-TRAINING_STEPS, TRAINING_BATCH, TRAINING_RATE, UPDATES_PER_CHECK = 3000, 128, 0.01, 25
-"""Updates of Adam that train the start of a chain, their rows and rate, and those per check."""
+MIN_UPDATES, MAX_UPDATES, TRAINING_EPOCHS = 3000, 40_000, 400
+"""Updates of Adam that train the start of a chain: bounds, and how often a row is used between."""
+TRAINING_BATCH, TRAINING_RATE, UPDATES_PER_CHECK = 128, 0.01, 25
+"""Rows and first rate of an update, and updates from one look at the held-out rows to the next."""
 MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT = 40, 512
 """Fewer rows are all trained on; otherwise a tenth is held out, at most `MAX_HELD_OUT`."""
 MAX_CHECKED_ROWS = 2048
@@ -377,7 +384,7 @@ def network_target(
     if from_positions is None:
         order = _held_out_orders(random.fold(key, 0), num_rows, num_chains)
         chain_keys = jax.random.split(random.fold(key, 1), num_chains)
-        trained = programs.train(chain_keys, padded, *order)
+        trained = programs.train(chain_keys, padded, *order, _num_checks(num_rows))
     else:
         trained = from_positions
     directions = model.num_directions(size)
@@ -431,7 +438,7 @@ class _Walk:
         self.num_rounds = self.num_steps = 0
         self.seconds_per_step = np.inf
         at_start = self._programs.log_likelihood(positions, self._rows)
-        self._lowest = np.asarray(at_start, np.float64) - _explained_loss(model.dimension)
+        self._lowest = np.asarray(at_start, np.float64) - explained_loss(model.dimension)
         self._shrink, self.step_size = 1.0, 0.0
         self.coordinates = LowRank(
             jnp.zeros((model.dimension, num_directions)), jnp.ones(num_directions)
@@ -538,14 +545,6 @@ def rounding_error(targets: np.ndarray) -> float:
     return error if SMALLEST_ROUNDING <= error < np.inf else 0.0
 
 
-def _explained_loss(dimension: int) -> float:
-    r"""Return how far below a mode a log likelihood may be in the posterior of $d$ parameters.
-
-    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter.
-    """
-    return 1.5 * dimension + 5 * dimension**0.5
-
-
 def round_step_size(h: float) -> float:
     """Round down to a power of the fourth root of 2, so that similar data share a program."""
     return float(2 ** (np.floor(4 * np.log2(h)) / 4))
@@ -568,7 +567,7 @@ def _compiled(model: MLPModel, data_size: int, in_batches: bool) -> _Programs:
     """Compile what fits of a model share; the same objects for equal arguments."""
     plain = minibatch_gradient(model.log_likelihood, model.log_prior, data_size)
     gradient = balanced(plain) if in_batches else plain
-    train = jax.jit(jax.vmap(partial(_train, model), in_axes=(0, None, 0, 0, None)))
+    train = jax.jit(jax.vmap(partial(_train, model), in_axes=(0, None, 0, 0, None, None)))
     return _Programs(
         gradient,
         train,
@@ -596,6 +595,12 @@ def _held_out_orders(
     return pad_to_multiples(orders, 1, ROW_MULTIPLE), checked, np.int32(kept)
 
 
+def _num_checks(num_rows: int) -> np.int32:
+    """Return how often a network in training is compared with the held-out rows."""
+    updates = np.clip(TRAINING_EPOCHS * num_rows / TRAINING_BATCH, MIN_UPDATES, MAX_UPDATES)
+    return np.int32(updates / UPDATES_PER_CHECK)
+
+
 def _train(
     model: MLPModel,
     key: Key,
@@ -603,13 +608,17 @@ def _train(
     order: jax.Array,
     held_out: jax.Array,
     num_kept: jax.Array,
+    num_checks: jax.Array,
 ) -> jax.Array:
     """Train a network by Adam; return the best on the held-out rows, or the last without any."""
     x, y, weight, rounding = rows
     is_row = jnp.where(held_out >= 0, weight[held_out], 0.0)
     checked = (x[held_out], y[held_out], is_row, rounding[held_out])
-    decay = optax.cosine_decay_schedule(TRAINING_RATE, TRAINING_STEPS)
-    optimizer = optax.adam(decay)
+    num_updates = num_checks * UPDATES_PER_CHECK
+    optimizer = optax.adam(
+        lambda t: TRAINING_RATE * 0.5 * (1 + jnp.cos(jnp.pi * t / num_updates)),
+    )
+    start_key, batch_key = random.fold(key, 0), random.fold(key, 1)
     number = jnp.arange(model.dimension) - model.num_weights
     is_scale = (number >= 0) & (number < model.num_scales)
 
@@ -619,25 +628,24 @@ def _train(
 
     def update(carry: tuple, t: jax.Array) -> tuple:
         position, state = carry
-        numbers = random.bits(random.fold(key, t), (TRAINING_BATCH,))
+        numbers = random.bits(random.fold(batch_key, t), (TRAINING_BATCH,))
         chosen = order[numbers % num_kept.astype(numbers.dtype)]
         grads = jax.grad(loss)(position, tuple(each[chosen] for each in rows))
         updates, state = optimizer.update(jnp.where(is_scale, 0.0, grads), state)
         return (optax.apply_updates(position, updates), state), None
 
-    def block(carry: tuple, first: jax.Array) -> tuple:
+    def block(i: jax.Array, carry: tuple) -> tuple:
         (position, state), (best, highest) = carry
-        steps = first + jnp.arange(UPDATES_PER_CHECK)
+        steps = i * UPDATES_PER_CHECK + jnp.arange(UPDATES_PER_CHECK)
         (position, state), _ = jax.lax.scan(update, (position, state), steps)
         value = jnp.sum(model.log_likelihood(position, checked))
         better = value >= highest  # without held-out rows the value is always 0
         best = jnp.where(better, position, best)
-        return ((position, state), (best, jnp.where(better, value, highest))), None
+        return (position, state), (best, jnp.where(better, value, highest))
 
-    start = model.start(random.fold(key, TRAINING_STEPS))
+    start = model.start(start_key)
     carry = ((start, optimizer.init(start)), (start, -jnp.inf))
-    blocks = jnp.arange(0, TRAINING_STEPS, UPDATES_PER_CHECK)
-    return jax.lax.scan(block, carry, blocks)[0][1][0]
+    return jax.lax.fori_loop(0, num_checks, block, carry)[1][0]
 
 
 def _walk(

@@ -251,7 +251,15 @@ class _Density:
     def is_typical(self, position: ArrayTree) -> bool:
         """Return whether the log density is finite, and as high as in the posterior."""
         below = self.below_mode(position)
-        return bool(np.isfinite(below)) and below <= 1.5 * self.dimension + 5 * self.dimension**0.5
+        return bool(np.isfinite(below)) and below <= explained_loss(self.dimension)
+
+
+def explained_loss(dimension: int) -> float:
+    r"""Return how far below a mode the log density may be in the posterior of $d$ parameters.
+
+    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter.
+    """
+    return 1.5 * dimension + 5 * dimension**0.5
 
 
 def _precision(positions: Sequence[ArrayTree], prior: ArrayTree) -> ArrayTree:
