@@ -147,3 +147,14 @@ class Sampler(NamedTuple):
     halves: Halves | None = None
     """The step split at its gradient, if it has exactly one (see `isotherm.as_optax`)."""
     traits: Traits = Traits()
+    family: "Family | None" = None
+    """How it was built from arrays, if programs are to be shared between such samplers."""
+
+
+class Family(NamedTuple):
+    """Samplers that differ only in arrays; they share compiled programs."""
+
+    build: Callable[[Any], Sampler]
+    """`build(parameters) -> sampler`, also of traced arrays; the same object for a family."""
+    parameters: Any
+    """A pytree of arrays and numbers."""

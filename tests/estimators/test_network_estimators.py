@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
 from isotherm.estimators import network_posterior
-from isotherm.estimators.network_posterior import MLPModel, network_target, round_step_size
+from isotherm.estimators.network_posterior import MLPModel, network_target
 from isotherm.models import CuratedLabels
 from isotherm.models.likelihoods import Categorical, Gaussian
 from isotherm.references.conjugate import linear_posterior_half_cauchy
@@ -136,10 +136,6 @@ def test_invalid_settings_are_refused():
         BayesianMLPRegressor(max_time=1.0, checkpoint="folder", random_state=0).fit(x, y)
     with pytest.raises(ValueError, match="`likelihood` must be one of classes"):
         BayesianMLPClassifier(likelihood="heteroscedastic").fit(x, y > y.mean())
-
-
-def test_step_sizes_are_rounded_down_to_few_values():
-    assert round_step_size(0.011) == pytest.approx(2**-6.75) and round_step_size(0.011) < 0.011
 
 
 SHORT = {"num_draws": 3, "num_chains": 2, "thin": 5, "burn_in": 0, "random_state": 0}

@@ -14,6 +14,7 @@ import isotherm
 from isotherm import random
 from isotherm.loop import chunks, pages, progress
 from isotherm.loop import run as run_module
+from isotherm.types import Family
 from marks import slow
 
 
@@ -497,3 +498,35 @@ def test_a_chunk_keeps_no_more_than_its_draws(key, monkeypatch):
     monkeypatch.setattr(pages, "move_to_host", watched)
     isotherm.sample(key, SAMPLER, jnp.zeros(2), NONE, num_draws=30)
     assert len(sizes) > 5 and max(sizes) == 1
+
+
+def test_samplers_of_a_family_share_a_program_and_have_draws_of_their_own(key):
+    """They are traced once, and each gives the draws of the sampler with its arrays built in."""
+    traced = []
+
+    def sampler(parameters):
+        scale, step_size = parameters
+
+        def grad_fn(x, batch):
+            traced.append(batch)
+            return -x / scale
+
+        return isotherm.msgnht(grad_fn, step_size)
+
+    def build(parameters):
+        return sampler(parameters)._replace(family=Family(build, parameters))
+
+    def draw(sampler):
+        run = isotherm.sample(
+            key, sampler, jnp.zeros(2), isotherm.no_batches(), num_draws=8, burn_in=5, num_chains=2
+        )
+        return run.draws
+
+    settings = [(jnp.array([1.0, 4.0]), 0.1), (jnp.array([2.0, 9.0]), 0.3)]
+    found = [draw(build(parameters)) for parameters in settings[:1]]
+    number = len(traced)
+    found += [draw(build(parameters)) for parameters in settings[1:]]
+    assert len(traced) == number
+    for draws, parameters in zip(found, settings, strict=True):
+        np.testing.assert_allclose(draws, draw(sampler(parameters)), rtol=1e-4, atol=1e-5)
+    assert len(traced) > number

@@ -402,7 +402,7 @@ def network_target(
         model,
         programs.gradient,
         batches,
-        round_step_size(walk.step_size),
+        float(walk.step_size),
         walk.coordinates,
         walk.positions,
         np.asarray(trained),
@@ -543,11 +543,6 @@ def rounding_error(targets: np.ndarray) -> float:
     gaps = np.diff(np.unique(targets))
     error = float(gaps.min(initial=np.inf)) / 12**0.5
     return error if SMALLEST_ROUNDING <= error < np.inf else 0.0
-
-
-def round_step_size(h: float) -> float:
-    """Round down to a power of the fourth root of 2, so that similar data share a program."""
-    return float(2 ** (np.floor(4 * np.log2(h)) / 4))
 
 
 class _Programs(NamedTuple):

@@ -5,6 +5,7 @@ a step size of at most 0.1. Draws two units of time apart are nearly independent
 are a sufficient burn-in.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
 from isotherm.loop.run import Run
 from isotherm.loop.sampling import sample
 from isotherm.samplers.msgnht import msgnht
-from isotherm.types import BatchPolicy, GradFn, Key, Sampler
+from isotherm.types import BatchPolicy, Family, GradFn, Key, Sampler
 
 THINNING_TIME, BURN_IN_TIME = 2.0, 50.0
 
@@ -92,10 +93,14 @@ def run_chains(
         burn_in = round(BURN_IN_TIME / target.step_size)
     if starts is not None:
         num_chains = len(starts)
-    settings = (target.gradient, target.step_size, thermostat_mass, integrator)
+    if coordinates is None:
+        sampler = _sampler(target.gradient, target.step_size, thermostat_mass, integrator)
+    else:
+        build = _family(target.gradient, thermostat_mass, integrator)
+        sampler = build((target.step_size, coordinates))
     return sample(
         key,
-        _sampler(*settings) if coordinates is None else _build(*settings, coordinates),
+        sampler,
         jnp.zeros(target.dimension) if starts is None else starts,
         target.batches,
         num_draws=num_draws,
@@ -129,3 +134,17 @@ def _build(
 
 _sampler = lru_cache(maxsize=64)(_build)
 """Equal arguments give the same object, so that its program compiles once."""
+
+
+@lru_cache(maxsize=64)
+def _family(
+    gradient: GradFn, thermostat_mass: float, integrator: str | None
+) -> Callable[[tuple[float, Coordinates]], Sampler]:
+    """Return what builds a sampler from step size and coordinates; all share a program."""
+
+    def build(parameters: tuple[float, Coordinates]) -> Sampler:
+        step_size, coordinates = parameters
+        sampler = _build(gradient, step_size, thermostat_mass, integrator, coordinates)
+        return sampler._replace(family=Family(build, parameters))
+
+    return build

@@ -101,7 +101,7 @@ def _call_factory(factory: Callable[[float], Sampler], factor: float) -> Sampler
 
 
 def _check_sampler(sampler: Any) -> Sampler:
-    if not all(hasattr(sampler, name) for name in Sampler._fields):
+    if not all(hasattr(sampler, name) for name in ("init", "step", "halves", "traits")):
         raise ValueError(
             "`sampler` must be a Sampler, as isotherm.msgnht(grad_fn, 0.1) builds it, got "
             f"{type(sampler).__name__}."

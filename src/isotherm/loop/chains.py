@@ -90,7 +90,11 @@ class Job:
 
 def make_program(sampler: Sampler, plan: Plan) -> Program:
     """Return what is compiled for a sampler and a plan."""
-    return Program(sampler, tuple(plan.running.items()), tuple(plan.stacked.items()), plan.thin)
+    collectors = tuple(plan.running.items()), tuple(plan.stacked.items())
+    family = getattr(sampler, "family", None)
+    if family is None:
+        return Program(sampler, *collectors, plan.thin)
+    return Program(family.build, *collectors, plan.thin, family.parameters)
 
 
 def prepare(
@@ -195,7 +199,7 @@ def _burn_in(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
         size, blocks_done = BURN_IN_BLOCK, -(-done // BURN_IN_BLOCK)
         number = job.burn_in_pace.next(blocks_done, (total - done) // size)
         (number,) = job.devices.agree(number)
-    compiled = job.devices.compiled(chunks.advance, "program")
+    compiled = job.devices.compiled(chunks.advance)
     state, finite = compiled(
         run.state, job.keys, job.batches, number, size, program=job.program(run)
     )
@@ -223,7 +227,7 @@ def _draw(job: Job, run: RunState) -> tuple[RunState, np.ndarray]:
 
 def _draw_program(job: Job, run: RunState, number: int) -> tuple[Any, tuple, dict[str, Any]]:
     """Return the function that makes draws, and its arguments."""
-    compiled = job.devices.compiled(chunks.collect, "program", "capacity")
+    compiled = job.devices.compiled(chunks.collect, "capacity")
     arguments = (run.state, run.accumulators, job.keys, job.batches, number)
     return compiled, arguments, {"program": job.program(run), "capacity": job.capacity}
 
@@ -241,7 +245,7 @@ def temporary_size(job: Job, run: RunState) -> int:
     if not hasattr(compiled, "lower"):
         return 0
     shapes = signature((run.state, run.accumulators, job.batches))
-    known = (static["program"], job.capacity, job.keys.dtype, *shapes)
+    known = (static["program"].fixed, job.capacity, job.keys.dtype, *shapes)
     if known not in _temporary_sizes:
         memory = compiled.lower(*arguments, **static).compile().memory_analysis()
         if len(_temporary_sizes) >= MOST_KNOWN:
@@ -285,7 +289,7 @@ def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[Run
     rest = number if ends == 0 else (number - first) % size
     is_open = int(is_inside_step(job, run))
     compiled = job.devices.compiled(
-        chunks.stream_shared if feed.shared else chunks.stream, "program", "capacity"
+        chunks.stream_shared if feed.shared else chunks.stream, "capacity"
     )
     state, accumulators, page, finite = compiled(
         run.state,
@@ -310,7 +314,7 @@ def _stream(job: Job, run: RunState, *, only_to_draw: bool = False) -> tuple[Run
 
 def step_sizes(job: Job, run: RunState) -> np.ndarray:
     """Compute the size of the next step of every chain."""
-    compiled = job.devices.compiled(chunks.step_size, "program", donate=False)
+    compiled = job.devices.compiled(chunks.step_size, donate=False)
     (sizes,) = compiled(run.state, job.keys, job.batches, program=job.program(run))
     return np.asarray(sizes)
 

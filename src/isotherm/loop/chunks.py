@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,34 @@ CHUNK_STEPS = 500
 """Steps per chunk if the result depends on the chunks (`on_divergence="rollback"`)."""
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["parameters"],
+    meta_fields=["source", "running", "stacked", "thin"],
+)
 @dataclass(frozen=True)
 class Program:
-    """Sampler, collectors and thinning: the static arguments of a compiled chunk, hashable."""
+    """Sampler, collectors and thinning: what a chunk is compiled for, and arrays of the sampler."""
 
-    sampler: Sampler
+    source: Sampler | Callable[[Any], Sampler]
+    """The sampler, or what builds it from `parameters`."""
     running: tuple[tuple[str, Running], ...]
     stacked: tuple[tuple[str, Draws], ...]
     thin: int
+    parameters: Any = None
+    """Of a family of samplers (`isotherm.types.Family`): arguments of the compiled chunk."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler."""
+        if self.parameters is None:
+            return cast(Sampler, self.source)
+        return cast(Callable[[Any], Sampler], self.source)(self.parameters)
+
+    @property
+    def fixed(self) -> "Program":
+        """The part that is compiled in, which is hashable."""
+        return replace(self, parameters=None)
 
     def open(self, state: Any, key: Key) -> Any:
         """Begin step t: move to the point at which its gradient is evaluated."""

@@ -69,7 +69,7 @@ def forecast(program: Program, plan: Plan, state: Any) -> Forecast:
     """
     structure, leaves = signature(state)
     num_chains = leaves[0][0][0]
-    draw, one, accumulators = _traced(program, structure, leaves)
+    draw, one, accumulators = _traced(program.fixed, structure, leaves)
     each = draw * num_chains
     capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
     return Forecast(
