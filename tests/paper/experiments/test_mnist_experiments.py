@@ -100,9 +100,10 @@ def test_balanced_recipes_take_their_noise_out(data, coordinates):
     if coordinates == "kronecker":
         recipe = recipe.varied(step_size=1.0, rounds=1, steps_per_round=50)
     assert recipe.label == "mSGNHT-S, balanced" and recipe.label in curves.LOOKS
-    result = Learner(recipe, data).learn(jax_random.key(0), "one", Checkpoints(), silent)
+    learner = Learner(recipe, data)
+    result = learner.learn(jax_random.key(0), "one", Checkpoints(), silent)
     assert np.isfinite(result["draw accuracy"]).all()
-    assert Learner(recipe, data).sampler.traits.balanced
+    assert learner.sampler.traits.balanced
 
 
 def test_claims_of_natural_coordinates_hold_and_fail():
