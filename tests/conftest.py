@@ -37,6 +37,15 @@ def key():
     return jax.random.key(20160212)
 
 
+@pytest.fixture
+def compile_quickly():
+    """Compile with few optimisations: for tests that compile much and run for milliseconds."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 def free_compiled_programs():
     """Free all compiled programs, and return the memory to the system."""
     jax.clear_caches()

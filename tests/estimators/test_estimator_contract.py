@@ -7,7 +7,6 @@ padded to a multiple of 256 instead of 64, so that nearly all checks with as man
 their programs.
 """
 
-import jax
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -19,17 +18,9 @@ from isotherm import (
 )
 from isotherm.estimators import network, network_posterior
 
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 LINEAR = {"num_draws": 16, "num_chains": 2, "burn_in": 0, "thin": 1}
 NETWORK = {"num_draws": 192, "num_chains": 1, "burn_in": 0, "thin": 1}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly():
-    """Compile with few optimisations."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True)

@@ -42,21 +42,6 @@ def test_numbers_whose_squares_overflow_are_refused(model, number):
             model().fit(x, y * number)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("model", [BayesianMLPClassifier, slow(BayesianMLPRegressor)])
-def test_a_prediction_is_never_silently_nan(model):
-    """In single precision these inputs are infinite, and the first class was returned."""
-    x, y = make_rows()
-    settings = {"num_draws": 10, "thin": 1, "num_chains": 2, "random_state": 0}
-    fitted = model((3,), **settings).fit(x, (y > y.mean()).astype(int))
-    for number in (1e60, 1e300, -1e308):
-        with pytest.raises(ValueError, match=r"`X` has .* in row 2, column 1, more than 1e\+15"):
-            fitted.predict(np.where(np.arange(120).reshape(60, 2) == 5, number, x))
-    for number in (1e14, -1e14, 1e-300):
-        predicted = getattr(fitted, "predict_proba", fitted.predict)(x * number)
-        assert np.isfinite(predicted).all()
-
-
 @pytest.mark.slow
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()
@@ -151,6 +136,7 @@ def outputs_of_draws(model, x):
     return outputs.astype(np.float64)
 
 
+@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize("prior_variance", [4.0, slow("learned")])
 def test_class_probabilities_are_averages_over_draws(prior_variance):
     x, y = make_rows(30)
@@ -166,6 +152,20 @@ def test_class_probabilities_are_averages_over_draws(prior_variance):
     assert not any(hasattr(model, name) for name in ("coef_", "intercept_", "fit_intercept"))
 
 
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize("model", [BayesianMLPClassifier, slow(BayesianMLPRegressor)])
+def test_a_prediction_is_never_silently_nan(model):
+    """In single precision these inputs are infinite, and the first class was returned."""
+    x, y = make_rows()
+    fitted = model((4, 3), prior_variance=4.0, **SHORT).fit(x, (y > y.mean()).astype(int))
+    for number in (1e60, 1e300, -1e308):
+        with pytest.raises(ValueError, match=r"`X` has .* in row 2, column 1, more than 1e\+15"):
+            fitted.predict(np.where(np.arange(120).reshape(60, 2) == 5, number, x))
+    for number in (1e14, -1e14, 1e-300):
+        predicted = getattr(fitted, "predict_proba", fitted.predict)(x * number)
+        assert np.isfinite(predicted).all()
+
+
 @pytest.mark.slow
 def test_curated_labels_are_the_likelihood_and_the_prediction():
     x, y = make_rows(30)
@@ -179,6 +179,7 @@ def test_curated_labels_are_the_likelihood_and_the_prediction():
     ("noise", "df"),
     [("constant", None), slow("input-dependent", 5.0)],
 )
+@pytest.mark.usefixtures("compile_quickly")
 def test_predictive_distributions_are_mixtures_over_draws(noise, df):
     x, y = make_rows(30)
     model = BayesianMLPRegressor((4, 3), noise=noise, noise_df=df, **SHORT).fit(x, y)
@@ -210,6 +211,20 @@ def test_predictive_distributions_are_mixtures_over_draws(noise, df):
     # Of 4000 samples, 5 standard errors; one false alarm in 60 000 seeds over the 30 rows.
     error = np.sqrt(np.mean(scale**2, 0) * ratio + location.var(0)) / np.sqrt(4000)
     assert np.all(np.abs(samples.mean(0) - mean) < 5 * error) and samples.shape == (4000, 30)
+
+
+@pytest.mark.usefixtures("compile_quickly")
+def test_the_noise_of_grades_is_reported_with_their_rounding_errors():
+    x, _ = make_rows(60)
+    grades = np.random.default_rng(0).integers(1, 4, 60).astype(float)
+    model = BayesianMLPRegressor((4, 3), noise_df=None, **SHORT).fit(x, grades)
+    variance = model.draws_["noise_variance"]
+    assert variance.min() > 1 / 12
+    assert model.noise_variance_ == pytest.approx(variance.mean(), rel=1e-5)
+    mixture = model.predictive(x[:2])
+    _, sd = model.predict(x[:2], return_std=True)
+    np.testing.assert_allclose(mixture.variance, sd**2, rtol=1e-3)
+    assert np.all(sd**2 >= variance.mean() * (1 - 1e-5))
 
 
 @pytest.mark.slow
@@ -314,20 +329,6 @@ def test_targets_on_a_grid_have_at_least_the_noise_of_rounding():
     y, rounding = mean + np.array([0, 0.2, 0.4]), np.float32([0.2, 0.2, 0.5])
     values = model.log_likelihood(position, (x, y, ones, rounding))
     np.testing.assert_allclose(values, stats.norm.logpdf(y, mean, rounding), rtol=1e-4)
-
-
-def test_the_noise_of_grades_is_reported_with_their_rounding_errors():
-    x, _ = make_rows(60)
-    grades = np.random.default_rng(0).integers(1, 4, 60).astype(float)
-    settings = {"num_draws": 16, "num_chains": 1, "burn_in": 0, "thin": 1}
-    model = BayesianMLPRegressor((4,), noise_df=None, random_state=0, **settings).fit(x, grades)
-    variance = model.draws_["noise_variance"]
-    assert variance.min() > 1 / 12
-    assert model.noise_variance_ == pytest.approx(variance.mean(), rel=1e-5)
-    mixture = model.predictive(x[:2])
-    _, sd = model.predict(x[:2], return_std=True)
-    np.testing.assert_allclose(mixture.variance, sd**2, rtol=1e-3)
-    assert np.all(sd**2 >= variance.mean() * (1 - 1e-5))
 
 
 @pytest.mark.slow
