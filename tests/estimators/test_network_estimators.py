@@ -342,7 +342,8 @@ def test_stiff_directions_are_stretched_and_steps_are_longer():
     gram = np.asarray(space.basis.T @ space.basis)
     np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-4)
     assert np.all(np.diff(space.stretch) >= -1e-6) and space.stretch[0] < 0.2
-    rows = (x.astype(np.float32), y.astype(np.float32), np.ones(200, np.float32))
+    ones = np.ones(200, np.float32)
+    rows = (x.astype(np.float32), y.astype(np.float32), ones, 0 * ones)
 
     def minus_log_density(q):
         return -model.log_likelihood(q, rows).sum() - model.log_prior(q)
