@@ -39,7 +39,11 @@ def key():
 
 @pytest.fixture
 def compile_quickly():
-    """Compile with few optimisations: for tests that compile much and run for milliseconds."""
+    """Compile with few optimisations: for tests that compile much and run for milliseconds.
+
+    Not in a module where another test compares bits of the same programs: JAX keeps a program
+    however it was compiled, and two programs of one run would then round differently.
+    """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
