@@ -7,7 +7,7 @@ from jax import random as jax_random
 from isotherm.data.idx import Images
 from isotherm.data.registry import locate
 from isotherm.paper.experiments import runner
-from isotherm.paper.experiments.mnist import curves, depth, natural, rivals, table
+from isotherm.paper.experiments.mnist import curves, depth, lenet, natural, rivals, table
 from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe
 from isotherm.paper.experiments.resume import Checkpoints
 
@@ -117,6 +117,22 @@ def test_claims_of_natural_coordinates_hold_and_fail():
     assert [claim.holds for claim in natural.check(config, hot)] == [True, True, False]
     worse = result | {"kronecker, step 1, balanced/nll": np.full((2, 40), 1.1)}
     assert [claim.holds for claim in natural.check(config, worse)] == [True, True, False]
+
+
+def test_claims_of_lenet_hold_and_fail_and_need_their_schemes():
+    config = lenet.Config()
+    result = {f"{name}/accuracy": np.full((1, 40), 99.0) for name in config.recipes()}
+    assert [claim.holds for claim in lenet.check(config, result)] == [True] * 4
+    name = "mSGNHT-S, balanced, h = 0.0005/accuracy"
+    for value, holds in ((98.8, [True, True, True, False]), (np.nan, [True, False, True, False])):
+        worse = result | {name: np.full((1, 40), value)}
+        assert [claim.holds for claim in lenet.check(config, worse)] == holds
+    euler = result | {"mSGNHT-E, h = 0.0005/accuracy": np.full((1, 40), np.nan)}
+    assert all(claim.holds for claim in lenet.check(config, euler))
+    alone = lenet.Config(schemes=("balanced",))
+    assert len(alone.recipes()) == 2 and len(lenet.check(alone, result)) == 1
+    with pytest.raises(ValueError, match="`schemes` must be among S, E, balanced"):
+        lenet.Config(schemes=("X",))
 
 
 def test_claims_of_depth_hold_and_fail():

@@ -26,11 +26,6 @@ __all__ = ["SMOKE", "Config", "check", "plot", "rows", "run"]
 
 SCHEMES = {"S": "mSGNHT-S", "E": "mSGNHT-E", "balanced": "mSGNHT-S"}
 """Samplers by the name of their scheme; the last one has balanced minibatches."""
-COMPARED = (
-    ("S", "E", "and is at least as accurate as E there"),
-    ("balanced", "S", "and balanced minibatches are at least as accurate"),
-)
-"""Pairs of schemes of which the first must not be behind, and the claims."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +84,26 @@ def check(config: Config, result: dict[str, np.ndarray]) -> list[Claim]:
                     f"above {least:g} %",
                 )
             )
-    for behind, ahead, claim in COMPARED:
-        if behind in accuracy and ahead in accuracy:
-            claims.append(
-                Claim(
-                    claim,
-                    bool((~(accuracy[ahead] > accuracy[behind] + 0.15)).all()),
-                    ", ".join(f"{s} {curves.spread(accuracy[s])} %" for s in (behind, ahead)),
-                    "not behind by more than 0.15 (1.5 standard errors of the test set)",
-                )
+    if {"S", "E"} <= accuracy.keys():
+        s, e = accuracy["S"], accuracy["E"]
+        claims.append(
+            Claim(
+                "and is at least as accurate as E there",
+                bool((~(e > s + 0.15)).all()),  # also if E diverges
+                f"S {curves.spread(s)} %, E {curves.spread(e)} %",
+                "not behind by more than 0.15 (1.5 standard errors of the test set)",
             )
+        )
+    if {"S", "balanced"} <= accuracy.keys():
+        s, b = accuracy["S"], accuracy["balanced"]
+        claims.append(
+            Claim(
+                "and balanced minibatches are at least as accurate",
+                bool((b > s - 0.15).all()),  # not if they diverge
+                f"balanced {curves.spread(b)} %, plain {curves.spread(s)} %",
+                "not behind by more than 0.15",
+            )
+        )
     return claims
 
 
