@@ -87,10 +87,16 @@ def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int, 
 
     Cached, because tracing takes some milliseconds; compilation keeps the same programs anyway.
     """
-    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
-    one = jax.tree.unflatten(structure, shapes)
+    one = one_chain(structure, leaves)
     accumulators = jax.eval_shape(lambda s: [c.start(s) for _, c in program.running], one)
     return _size(program.observed(one)), _size(one), _size(accumulators)
+
+
+@lru_cache(maxsize=16)
+def one_chain(structure: Any, leaves: tuple) -> Any:
+    """Return the shapes of the state of one chain, from the `tree.signature` of all of them."""
+    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
+    return jax.tree.unflatten(structure, shapes)
 
 
 def _size(tree: Any) -> int:

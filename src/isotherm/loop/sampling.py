@@ -12,7 +12,6 @@ step and the start of the next in one pass over memory.
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,13 @@ from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
 from isotherm.loop.divergence import POLICIES
-from isotherm.loop.forecast import Forecast, describe_full_disk, describe_shortage, forecast
+from isotherm.loop.forecast import (
+    Forecast,
+    describe_full_disk,
+    describe_shortage,
+    forecast,
+    one_chain,
+)
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run, describe_loss
@@ -428,7 +433,7 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     sampler = job.make_sampler(1.0)
     traits = sampler.traits
     states = signature(run.state)
-    one = _one_chain(*states)
+    one = one_chain(*states)
     shape = jax.ShapeDtypeStruct((), key.dtype)  # faster than a key, with the same trace
     made = trace(_make_batch, job.batches, shape, 0)
     step = trace(sampler.step, shape, one, made.out_info)
@@ -447,13 +452,6 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "collect": describe(*signature(run.accumulators)),
         "what a step does (model, step size, settings)": fingerprint(step),
     }
-
-
-@lru_cache(maxsize=16)
-def _one_chain(structure: Any, leaves: tuple) -> Any:
-    """Return the shapes of the state of one chain, from the `tree.signature` of all of them."""
-    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
-    return jax.tree.unflatten(structure, shapes)
 
 
 def _digest_data(batches: BatchPolicy, made: Any) -> str:
