@@ -10,6 +10,13 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+"""Flags of the compiler. Most of the time of the tests is compilation, and XLA's older generator of
+code for fused loops takes about half as long. Programs that tests start in processes of their own
+inherit the flags. With `XLA_FLAGS` in the environment, also an empty one, these are used instead:
+`XLA_FLAGS= make test` tests what users have."""
+os.environ.setdefault("XLA_FLAGS", COMPILER)
+
 MOST_MEMORY = 1.3e9
 """Bytes of a test process from which compiled programs are freed between two tests."""
 LEAST_GROWTH = 0.2e9

@@ -1,6 +1,7 @@
 """Chains are the same on any number of devices and processes; a lost process is reported."""
 
 import json
+import os
 import signal
 import time
 
@@ -22,7 +23,7 @@ ONE = Mesh(np.array(jax.devices()[:1]), ("chain",))
 def four(tmp_path_factory):
     """Runs on four simulated devices in one process."""
     folder = tmp_path_factory.mktemp("devices")
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     process = begin(several_devices, "devices", folder, XLA_FLAGS=flags)
     output, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
