@@ -32,32 +32,35 @@ _ONE = np.float32(1)
 
 
 @njit
-def token_buffers(first, last, token_starts):
-    """Allocate room for the words and rows of the longest of documents `first` to `last - 1`."""
+def token_buffers(first, last, token_starts, num_topics):
+    """Allocate the buffers for sweeps over documents `first` to `last - 1`.
+
+    Returns the tokens per topic and the weights, both (num_topics,), and the words and the rows of
+    the tokens, both as long as the longest document.
+    """
     longest = 0
     for j in range(first, last):
         longest = max(longest, token_starts[j + 1] - token_starts[j])
-    return np.empty(longest, np.int64), np.empty(longest, np.int64)
+    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
+    return n, weights, np.empty(longest, np.int64), np.empty(longest, np.int64)
 
 
 @njit
-def expand_tokens(
-    j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
-):
-    """List the tokens of document `j` in `words` and `rows`; return how many they are.
+def expand_tokens(j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n):
+    """List the tokens of document `j` in `words` and `rows`, and count those of each topic in `n`.
 
-    The tokens of each topic are counted in `n`; `begin` is the index of the first assignment.
+    Returns the index of the document's first assignment, and its number of tokens.
     """
-    length = 0
+    begin, length = token_starts[j], 0
     n[:] = 0
     for i in range(indptr[j], indptr[j + 1]):
         for _ in range(counts[i]):
             words[length] = indices[i]
-            rows[length] = word_rows[i] if count_words else 0
+            rows[length] = word_rows[i] if len(word_rows) > 0 else 0
             if assignments[begin + length] >= 0:
                 n[assignments[begin + length]] += _ONE
             length += 1
-    return length
+    return begin, length
 
 
 @njit(cache=True, nogil=True)
@@ -87,13 +90,11 @@ def sweep_documents(
     the documents' random streams, `token_starts` the index of each document's first assignment.
     """
     num_topics = len(alpha)
-    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
-    words, rows = token_buffers(first, last, token_starts)
+    n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
     count_words = len(word_topics) > 0
     for j in range(first, last):
-        begin = token_starts[j]
-        length = expand_tokens(
-            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+        begin, length = expand_tokens(
+            j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n
         )
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
