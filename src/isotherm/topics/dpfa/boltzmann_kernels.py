@@ -14,8 +14,8 @@ without the normalizing terms of a belief network, so all units of a layer are d
 sweep leaves $p(z, h \mid x)$ invariant.
 
 Arguments are those of `isotherm.topics.dpfa.kernels.sweep_documents`; `down` is not used. Numba
-only looks at this file to decide whether compiled code is stale: after a change in one of the
-modules it imports, touch this file.
+compiles again only if this file has changed: after a change in one of the modules it imports, touch
+this file.
 """
 
 import numpy as np
