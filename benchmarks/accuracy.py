@@ -1,12 +1,12 @@
 """Accuracy per gradient: errors of the posterior variance after the same number of gradients.
 
 Four targets with known variances, a grid of step sizes, and the samplers of isotherm, BlackJAX and
-posteriors. All start at the same points (exact draws, or the mode on a9a), have the same friction
-and the same number of gradients, and discard the first fifth. Step sizes are in units of the
-fastest oscillation, c = h sqrt(lambda_max); SGLD uses h^2/2, which moves as far. The steps of
+posteriors. All start at the same points (exact draws, or the exact mean on a9a), have the same
+friction and the same number of gradients, and discard the first fifth. Step sizes are in units of
+the fastest oscillation, c = h sqrt(lambda_max); SGLD uses h^2/2, which moves as far. The steps of
 BlackJAX run inside `isotherm.run_chain`, those of posteriors inside `torch.vmap`. The documentation
 of posteriors divides the log posterior by N and sets T = 1/N: that is the same chain in another
-unit of time. A run writes `docs/results/accuracy.json` and, when all targets are there, a figure.
+unit of time. A run writes `docs/results/accuracy.json` and, if it has all targets, a figure.
 """
 
 import argparse
@@ -184,7 +184,7 @@ def _of_data(
 
 
 class Wrapped(NamedTuple):
-    """The state of a peer's chain, for the loop of isotherm."""
+    """The state of another library's chain, for the loop of isotherm."""
 
     position: jax.Array
     rest: Any
@@ -192,10 +192,10 @@ class Wrapped(NamedTuple):
 
 
 def wrapped(init: Callable, step: Callable) -> isotherm.Sampler:
-    """Build a `Sampler` from a peer's `init` and `step`.
+    """Build a `Sampler` from `init` and `step` of another library.
 
     They are `init(key, position) -> rest` and `step(key, position, rest, batch)`, which returns
-    the new position and rest.
+    the new position and rest, where `rest` is what the state has besides the position.
     """
 
     def first(position, key):
@@ -248,7 +248,7 @@ def ours(word: str, target: Target, h: jax.Array) -> isotherm.Sampler:
 def in_natural_coordinates(target: Target, h: jax.Array) -> isotherm.Sampler:
     """Build mSGNHT-S with the settings of `warm_start` except for the step size.
 
-    In its coordinates curvatures are about 1.
+    In the coordinates of `warm_start` curvatures are about 1.
     """
     settings = {**target.natural, "step_size": h * np.sqrt(target.curvature)}
     return isotherm.msgnht(target.grad_fn, **settings)
@@ -343,7 +343,7 @@ def scores(draws: np.ndarray, target: Target) -> dict[str, Any]:
 
 
 def pivot(points: list[dict]) -> list[dict]:
-    """Return a table per target, with a row per contestant and a column per step size."""
+    """Return the rows of a table per target: a row per contestant, a column per step size."""
     rows: dict[tuple[str, str], dict] = {}
     for point in points:
         name, c = point["contestant"], point["c"]
@@ -420,7 +420,7 @@ def write(points: list[dict], where: dict) -> None:
 def main() -> None:
     """Run all contestants on all targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", help="first letters of names; all by default")
+    parser.add_argument("targets", nargs="*", help="starts of their names; all by default")
     parser.add_argument("--quick", action="store_true", help="few gradients; writes nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,9 +2,10 @@
 
 The network 784-100-100-10 on MNIST-shaped noise, batches of 100, mSGNHT-S, with one draw kept. Two
 devices are simulated in one process. Every contestant is a program of its own with one core per
-device (`taskset`). It makes one run to compile and then five; contestants take turns. Seconds are
-the fastest of all runs, and the chains must be identical to the bit. A run without a mesh, in which
-all chains are one program, is included. Writes `docs/results/devices_speed.json`.
+device (`taskset`). It makes one run to compile and then five; contestants take turns, three rounds
+each. Speeds are those of the fastest run. The rows also say whether the chains are bit-identical to
+those on one device. A run without a mesh, in which all chains are one program, is included. Writes
+`docs/results/devices_speed.json`.
 """
 
 import argparse

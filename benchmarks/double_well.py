@@ -1,4 +1,4 @@
-"""Steps per second of one chain of a thermostat on the double well: isotherm and its peers.
+"""Steps per second of one chain of a thermostat on the double well: isotherm and other libraries.
 
 All contestants run in this process in turns: in every round each makes one compiled run, in rotated
 order, and its draws are scored against the exact density. A full run writes
@@ -29,7 +29,7 @@ with warnings.catch_warnings():  # importing it warns about tensordict dozens of
 
 H, THIN = 0.1, 10
 ENOUGH = 10**6
-"""Least number of steps, over all rounds, for scoring the draws."""
+"""Smallest number of steps, over all rounds, for which draws are scored."""
 GRID = np.linspace(-6.0, 6.0, 121)
 CELL = GRID[1] - GRID[0]
 NOISY, EXACT = "noisy gradient", "exact gradient"

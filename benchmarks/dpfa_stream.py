@@ -22,7 +22,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from lda_stream import ALPHA, BATCH, BETA, batches, gensim_calls, sklearn
-from lda_stream import ours as thermostat_lda
+from lda_stream import ours as train_lda
 from reporting import (
     RESULTS,
     alone,
@@ -95,7 +95,7 @@ def lda(num_topics: int, stream, total: int, seed: int, observer: Callable) -> N
         averaged = perplexity(draws, observer.split, ALPHA)
         return observer.lda(mean, None) | {"averaged": averaged.value, "draws": averaged.num_draws}
 
-    thermostat_lda(
+    train_lda(
         num_topics,
         stream,
         total,

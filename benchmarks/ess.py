@@ -5,7 +5,7 @@ rows (20 weights). isotherm finds a mode and natural coordinates (`warm_start`, 
 runs four chains of mSGNHT-S; BlackJAX adapts the step size and a dense mass matrix
 (`window_adaptation`) and runs four chains of NUTS from the same point. isotherm has two
 contestants: plain minibatches, and control variates (`warm_start(control_variates=True)`), which
-its documentation recommends for many data and small batches. Warm-up and sampling are timed
+its documentation recommends for many rows and small batches. Warm-up and sampling are timed
 separately, without compilation; contestants sample in turns, three rounds each. ESS is the median
 over weights. NUTS is exact, so the table compares our standard deviations with those of NUTS; with
 few effective draws the difference is mostly Monte Carlo error. Gradients are counted in passes over

@@ -4,8 +4,8 @@ Real tables, each also with columns that are repeated, constant, zero, collinear
 units. The exact posterior is computed by quadrature for linear regression, by Pólya-Gamma Gibbs
 (`docs/results/a9a_reference.json`) for a9a with the paper's prior, and by Hamiltonian Monte Carlo
 with a Metropolis test in double precision for the rest. That of the digits takes a quarter of an
-hour and is stored in `docs/results/digits_reference.json` (`--reference` computes it again). A full
-run writes `docs/results/estimators.json` and the table in `docs/estimators.md`.
+hour and is stored in `docs/results/digits_reference.json` (`--reference` computes it again). Writes
+`docs/results/estimators.json`; if only some tables are named, the rows of the others are kept.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Case(NamedTuple):
 
 
 def unit(column: np.ndarray) -> float:
-    """Return the unit of a feature as documented, without code of the package."""
+    """Return the unit of a feature as documented, without using code of the package."""
     values, others = np.unique(column), column[column != 0]
     if len(values) <= 2:
         return float(np.ptp(values)) or 1.0

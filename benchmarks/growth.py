@@ -1,11 +1,11 @@
-"""Growth: time and memory of a step as data, parameters, chains, topics and vocabulary grow.
+"""Growth: time and memory of a step as rows, parameters, chains, topics and vocabulary grow.
 
 Every point is a process of its own. Its memory is the largest resident memory minus what the
 process had after importing the libraries and running one small program; data and compilation are
 included. Time is the fastest of five repetitions after one that compiles. The slope is that of a
-straight line through the logarithms: 0 means that growth is free, 1 that the cost is proportional
-to the size. If a slope is in between, part of the cost is fixed; the slope of the last two points
-shows the trend. Writes `docs/results/growth.json` and a figure.
+straight line through the logarithms: 0 means that the cost does not depend on the size, 1 that it
+is proportional to the size. If a slope is in between, part of the cost is fixed; the slope of the
+last two points shows the trend. Writes `docs/results/growth.json` and a figure.
 """
 
 import argparse

@@ -1,11 +1,12 @@
 """LDA in memory, with fixed and learned priors, and tomotopy: held-out perplexity and CPU time.
 
 All learn from the same documents, each in a process of its own, and are scored on the same held-out
-halves of test documents, with the prior of documents that they use or have learned: ICML abstracts
-with 30 topics (a fifth of the documents to test, split by the seed) and Wikipedia articles with 128
-topics (500 test articles). tomotopy makes 200 sweeps with one worker, fits its prior of documents
-every ten sweeps (its default), and its last state is scored. A full run writes
-`docs/results/lda_in_memory.json`; `--quick` takes ICML and one seed, and writes nothing.
+halves of test documents, with the prior of documents that they use or have learned. The corpora are
+ICML abstracts with 30 topics (a fifth of the documents is for the test; the seed determines the
+split) and 2000 Wikipedia articles with 128 topics (500 test articles). tomotopy makes 200 sweeps
+with one worker, fits its prior of documents every ten sweeps (its default), and its last state is
+scored. A full run writes `docs/results/lda_in_memory.json`; `--quick` uses ICML and one seed, and
+writes nothing.
 """
 
 import argparse

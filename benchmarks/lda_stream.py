@@ -7,7 +7,7 @@ defaults, except that scikit-learn and gensim get the true number of documents, 
 without it (one call per batch), and without it but with scikit-learn's learning rate (offset 10,
 decay 0.7) instead of its own (1, 0.5). The topics of all are scored by one function on the same
 1000 test articles: half of the tokens are observed, and proportions come from a fixed-point
-iteration that favours no method. Our settings were chosen on training articles. On the short stream
+iteration that favours no method. Our defaults were chosen on training articles. On the short stream
 all have three seeds. Our samplers also run there, once, instead of the filter, each with its
 default step size, mSGNHT and SGRLD also with one chosen on training articles. The long stream has
 one seed, and gensim only with one call per batch: with the number of documents it was worse there
@@ -104,7 +104,7 @@ def gensim(num_topics: int, stream, total: int, seed: int, observe: Observe) -> 
 
         def __iter__(self):
             for first, counts in batches(stream, total):
-                observe(first, lambda: (model.get_topics(), None))  # all before were learned from
+                observe(first, lambda: (model.get_topics(), None))  # has learned those before
                 yield from Sparse2Corpus(counts, documents_columns=False)
 
     model.update(Articles())

@@ -3,9 +3,9 @@
 Logistic regression on a9a and three networks on MNIST-shaped noise, batches of 100. Each contestant
 in JAX is one compiled scan. All run in one process in turns: in every round each makes one compiled
 run, in rotated order, and its time is divided by that of SGD in the same round. The contestants in
-PyTorch follow in the same rounds. `--only NAME` runs one target. Each target is written to
-`docs/results/networks_speed.json`, with a figure, as soon as it is measured. The price of a
-balanced step is its time over that of the plain step with the same noise, in the same round.
+PyTorch run in the same rounds. `--only NAME` runs one target. Each target is written to
+`docs/results/networks_speed.json`, with a figure, as soon as it is measured. The cost of a balanced
+step is its time over that of the plain step with the same noise, in the same round.
 """
 
 import argparse

@@ -55,7 +55,7 @@ def row(
 
 
 def price(who: str, seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Return the time of a balanced step over that of the plain one; nothing for others."""
+    """Return the time of a balanced step over that of the plain one; nothing for other steps."""
     if BALANCED not in who:
         return {}
     names = [who.replace(BALANCED, form) for form in (" (ABOBA)", "")]
@@ -78,7 +78,7 @@ def lines(rows: list[dict]) -> Iterator[tuple[str, dict, int]]:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """Return two tables, with a row per contestant and a column per network."""
+    """Return the rows of three tables, with a row per contestant and a column per network."""
     tables: dict[tuple[str, str], dict] = {}
     for title in ("time per step over plain SGD", "steps per second"):
         for who, each, share in lines(rows):

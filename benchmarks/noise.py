@@ -1,12 +1,12 @@
-"""Gradient noise of five structures: errors of posterior moments after the same gradients.
+"""Gradient noise of five structures: errors of moments after the same number of gradients.
 
 Three targets with exact moments (`noise_problems.py`), each with five data sets whose minibatches
 make isotropic, anisotropic, correlated, position-dependent or heavy-tailed noise. All methods start
-at the mean, make the same number of gradients per chain with batches of the same rows (independent,
+at the mean, use the same number of gradients per chain with batches of the same rows (independent,
 except for symmetric sweeps), and discard the first fifth. Step size and friction (the diffusion of
 a thermostat) are those with the smallest error of the variances in a pilot run with another seed
 and other chains; pSGLD has no friction and twice as many step sizes. A balanced gradient and one
-with control variates count as one; the processor time of each is in the results.
+with control variates count as one gradient; the processor time of each is in the results.
 
 The chains of posteriors run as one tensor, with a log posterior that is a sum over chains; those of
 its `sgnht`, whose thermostat is a mean over the tensor, in `torch.vmap`. Chains with different
@@ -243,7 +243,7 @@ def cached(cache: Path | None, title: str, method: str, num_gradients: int) -> l
 def main() -> None:
     """Run all methods on all targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("methods", nargs="*", help="first letters of names; all by default")
+    parser.add_argument("methods", nargs="*", help="starts of their names; all by default")
     parser.add_argument("--quick", action="store_true", help="few gradients; writes nothing")
     parser.add_argument("--cache", type=Path, help="folder of finished methods, to continue a run")
     options = parser.parse_args()

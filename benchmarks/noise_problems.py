@@ -10,8 +10,8 @@ and the vectors $a_i$ sum to zero, so the log likelihoods sum to $\log\pi$ and e
 same data. With $a_i = \alpha(\sin\varphi_i, \cos\varphi_i, 0)$ the gradient of a row is a wave,
 $\alpha\cos(\varphi_i + u/L)$. With phases $\varphi_{ik} = 2\pi m_k i/N$, $m_k$ odd and different,
 the covariance of the noise of a batch is exactly the same at every $\theta$, although the noise
-itself is not: control variates remove most of it within a distance $L$ of their centre, and not all
-of it everywhere, as they would for linear rows. Quadratic rows make noise that grows with $|u|$.
+itself is not. Control variates remove most of it within a distance $L$ of their centre; for linear
+rows they would remove all of it everywhere. Quadratic rows make noise that grows with $|u|$.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from reporting import save
 
 VARIANCE, MEAN = "error of variances, rms %", "error of means, rms sds"
 BROKEN = 1e3
-"""A chain that leaves the mean by this many exact sds has diverged."""
+"""A chain that is ever more than this many exact sds away from the mean has diverged."""
 SPREADS = {VARIANCE: "its standard error", MEAN: "its standard error in sds"}
 
 
@@ -44,7 +44,8 @@ def spread(errors: np.ndarray) -> float:
     """Return the standard error of `size`, with the errors of different axes independent.
 
     The square of `size` has the variance mean(4 bias^2 s^2 + 2 s^4)/axes, where s is the standard
-    error of an axis. Its root is less certain the smaller it is, but no less than for a bias of 0.
+    error of an axis. The standard error of the root follows by the delta method, and is at most the
+    root of the standard error of the square.
     """
     noise = errors.var(0, ddof=1) / len(errors)
     bias2 = np.maximum(errors.mean(0) ** 2 - noise, 0)

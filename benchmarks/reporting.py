@@ -32,7 +32,7 @@ RATIOS = {
     "blackjax.sgnht, jitted step": (OURS, "noisy gradient"),
     "posteriors sgnht": (OURS, "noisy gradient"),
 }
-"""Peers, and the contestant of ours that each is compared with."""
+"""Other programs, and the contestant of isotherm with which each is compared."""
 
 
 def machine(packages: tuple[str, ...] = PACKAGES) -> dict:
@@ -88,7 +88,7 @@ def short(row: dict) -> dict:
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:
-    """Return how many times faster `isotherm.sample` is than each peer: medians over rounds."""
+    """Return how many times faster `isotherm.sample` is than the others: medians over rounds."""
     rates = {(row["name"], row["setting"]): row["rates"] for row in rows}
     best = max(
         (row for row in rows if row["name"].startswith("posteriors")), key=lambda r: r["median"]

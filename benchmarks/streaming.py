@@ -1,6 +1,6 @@
 """Streaming: steps per second with batches in memory, streamed, from a callback and from a loop.
 
-A network of 784-200-200-10 on simulated images, mSGNHT with ABOBA, batches of 200 to 800 rows.
+A network of 784-200-200-10 on simulated images, mSGNHT with ABOBA, batches of 200 and 800 rows.
 All contestants use the same sampler and rows drawn independently:
 
 - `independent_batches`: all data on the device, `isotherm.sample`.
@@ -11,8 +11,7 @@ All contestants use the same sampler and rows drawn independently:
 - `Python loop`: a compiled step, called with a NumPy batch.
 
 The time is that of the fastest of several rounds after one that compiles; contestants take turns.
-Time of the CPU is that of all threads.
-Writes `docs/results/streaming.json`.
+CPU time is the sum over all threads. Writes `docs/results/streaming.json`.
 """
 
 import argparse
@@ -37,7 +36,7 @@ BASE = "independent_batches"
 
 
 def data(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray, tuple]:
-    """Return images, labels, and the same in memory maps."""
+    """Return images and labels, and both as memory-mapped files."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((rows, 784), dtype=np.float32)
     y = rng.integers(0, 10, rows).astype(np.int32)
@@ -138,6 +137,7 @@ def measure(rows: int, batch_sizes: list[int], steps: int, rounds: int) -> list[
 
 
 def main() -> None:
+    """Measure all contestants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[200, 800])

@@ -1,8 +1,8 @@
 """Topic kernels and tomotopy: token updates per second on one thread, and perplexity.
 
 Contestants run in this process in turns: in every round each makes some sweeps, in rotated order.
-Rates are per second of wall time and of processor time; on a busy machine only the second is
-meaningful. Hyper-parameters are fixed in both packages. A full run writes
+Rates are per second of wall time and of processor time; on a busy machine only the latter is
+meaningful. Hyperparameters are fixed in both packages. A full run writes
 `docs/results/topics_speed.json` and a figure.
 """
 
@@ -38,7 +38,7 @@ GOALS = {30: 15e6, 128: 8e6}
 
 
 class Tomotopy:
-    """tomotopy's LDA on one of our corpora, with the interface of `GibbsLDA`."""
+    """tomotopy's LDA on a `Corpus`, with the interface of `GibbsLDA`."""
 
     def __init__(self, corpus: Corpus, num_topics: int, seed: int) -> None:
         self.model = tomotopy.LDAModel(k=num_topics, alpha=ALPHA, eta=BETA, seed=seed)
@@ -139,7 +139,7 @@ def ratios(rows: list[dict]) -> list[dict]:
 def converged(corpus: Corpus, seeds: range, burn_in: int, draws: int, thin: int = 10) -> dict:
     """Score the topics of both packages on the same split: 30 topics, averaged draws, seeds."""
     train, test = train_test(corpus, test=0.2, seed=0)
-    known = np.unique(train.words)  # tomotopy has only these
+    known = np.unique(train.words)  # the only words that tomotopy knows
     train, test = train.select_words(known), test.select_words(known)
     split, scores = completion(test, observed=0.5, seed=0), {}
     for name, make in (("isotherm", GibbsLDA), ("tomotopy", Tomotopy)):

@@ -2,11 +2,12 @@
 
     python soak/faults.py checkpoint
 
-The file layer is `tests/faults.py`, the formats are in `tests/fault_scenarios.py`. Faults are
-deterministic: every call fails once with each of three errors, alone, after half of a write, and
-with all later writes; after every call a power cut leaves each of nine states of the disk. The
-program stops at the first fault after which a folder does not open to the state before or after.
-`--piece 0 --pieces 3` tries a third of the faults; the last piece of three adds them up.
+The simulated disk is in `tests/faults.py`, the formats are in `tests/fault_scenarios.py`. Faults
+are deterministic: every call fails with each of three errors in three ways (once, after half of a
+write, and with all later writes), and after every call a power cut leaves each of nine states of
+the disk. The program stops at the first fault after which a folder does not open to the state
+before or after the save. `--piece 0 --pieces 3` tries a third of the faults; when all three pieces
+are recorded, they are added up.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python soak/forge.py
 
-The documents and the values are in `tests/forgeries.py`. A forgery is read, or refused with a
-`ValueError` that can be printed, with little memory; the program stops at the first that is not.
+The documents and the values are in `tests/forgeries.py`. A forgery must be read, or refused with a
+`ValueError` whose message can be printed, with little memory. The program stops at the first
+forgery for which this is not so.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Fuzz a reader: any file is read, or refused with a `ValueError`, fast and in little memory.
+"""Fuzz a reader: any file must be read, or refused with a `ValueError`, fast and in little memory.
 
     python soak/fuzz.py idx --seconds 600
 

@@ -7,7 +7,8 @@ TestU01 (Debian's non-free `libtestu01-0`): `smallcrush` reads about 1 GB, `crus
 numbers come from `generator_stream.c`, a replica of the generator in C; it is compared bit for bit
 with `isotherm.random` first, and not used if a bit differs.
 
-Streams: what differs between neighbouring numbers. The key is `jax.random.key(seed)`, F is `fold`.
+A stream determines what differs between consecutive numbers. The key is `jax.random.key(seed)`, and
+F is `isotherm.random.fold`.
 
 - `counters`: elements of one large array, 2^24 of each key F(key, i).
 - `keys`: the first element of F(key, i), for i = 0, 1, 2, ...
@@ -17,10 +18,11 @@ Streams: what differs between neighbouring numbers. The key is `jax.random.key(s
 - `seeds`: 16 elements of the first step of the samplers with jax.random.key(0), key(1), ...
 - `bare-seeds`: 16 elements of jax.random.key(0), key(1), ..., with no fold at all.
 
-`--reversed` turns the bits of every number around, so that low bits are tested as high bits.
+`--reversed` reverses the bits of every number, so that low bits are tested as high bits.
 `--rounds 2` leaves out the last of the hash's three rounds; this mutant must fail on `counters`.
-`--plain-words` uses a first word of 0 as it is, as `isotherm.random` did at first; this mutant must
-fail on `bare-seeds`, because some pairs of seeds then share pairs of neighbouring numbers.
+`--plain-words` does not replace a first word of 0, as in the first version of `isotherm.random`;
+this mutant must fail on `bare-seeds`, because some pairs of seeds then share pairs of consecutive
+numbers.
 The exit status is 0 if the generator passes, and for a mutant if it fails.
 """
 
@@ -60,9 +62,9 @@ CRUSHES = {"smallcrush": ("SmallCrush", 10), "crush": ("Crush", 96), "bigcrush":
 SUSPECT, FAILED = 1e-3, 1e-10
 """TestU01 reports p-values beyond the first; its authors call those beyond the second failures."""
 WEAK, DIEHARDER_FAILED = 0.005, 1e-6
-"""dieharder's own limits; with `-Y 1` it adds samples to a weak result until it is not."""
+"""dieharder's own limits; with `-Y 1` it adds samples to a test while its result is weak."""
 DO_NOT_USE = ("diehard_sums",)
-"""What dieharder itself marks so: with enough samples it also fails AES and Threefish."""
+"""Tests that dieharder marks "Do Not Use": with enough samples AES and Threefish fail, too."""
 AGAIN = 3
 """How often a test with a suspect p-value is repeated, each time under another seed."""
 
@@ -94,7 +96,7 @@ class Replica:
         ]
 
     def start(self, seed: int, row: int = 0, raw: bool = False) -> None:
-        """Begin at a row of the stream; `raw` bits are neither reversed nor weakened."""
+        """Begin at a row of the stream; with `raw`, bits are neither reversed nor weakened."""
         self.earlier += self.library.consumed()
         if self.stream in ("seeds", "bare-seeds"):
             row += 2**20 * seed
@@ -107,7 +109,7 @@ class Replica:
 
     @property
     def gigabytes(self) -> float:
-        """How much was read since the replica was checked."""
+        """Gigabytes read since the replica was checked."""
         return 4e-9 * (self.earlier + self.library.consumed())
 
     def check(self) -> int:
@@ -148,7 +150,7 @@ class Replica:
 
 
 def unused(name: str, names: dict[str, Any]) -> str:
-    """Return a name that is not taken yet: one test may give several p-values under one name."""
+    """Return a name that is not used yet: one test may give several p-values under one name."""
     same = sum(other == name or other.startswith(f"{name} (") for other in names)
     return f"{name} ({same + 1})" if same else name
 
@@ -236,7 +238,7 @@ def run_dieharder(replica: Replica, arguments: argparse.Namespace, save: Save) -
     stages: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def keep(row: list[str]) -> None:
-        """Keep a line; the same test with more samples (`-Y 1`) takes the place of the earlier."""
+        """Keep a line; it replaces an earlier line of the same test with fewer samples (`-Y 1`)."""
         stage = stages.setdefault((row[0], row[1], row[3]), {})
         name = unused(f"{row[0]} {row[1]}", stage)
         stage[name] = final[name] = row
@@ -294,12 +296,12 @@ def dieharder(
 
 
 def tail(p: float) -> float:
-    """Return how far out a p-value is, on whichever side."""
+    """Return the distance of a p-value from 0 or 1, whichever is nearer."""
     return min(p, 1 - p)
 
 
 def out_of_budget(replica: Replica, arguments: argparse.Namespace) -> bool:
-    """Return whether enough was read, or enough time went by."""
+    """Return whether the budget of gigabytes or of seconds is used up."""
     late = time.monotonic() - BEGINNING > arguments.seconds
     return late or replica.gigabytes >= arguments.gigabytes
 
@@ -331,9 +333,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, choices=(1, 2, 3), default=3, help="below 3: mutants")
     parser.add_argument("--plain-words", action="store_true", help="a mutant")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--one-key", action="store_true", help="of `counters`: 2^31 of one key")
-    parser.add_argument("--gigabytes", type=float, default=math.inf, help="stop after so much")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
+    parser.add_argument("--one-key", action="store_true", help="2^31 elements of one key")
+    parser.add_argument("--gigabytes", type=float, default=math.inf, help="stop after this many")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this many")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of tests (TestU01)")
     parser.add_argument("--testu01", type=Path, help="folder of libtestu01.so.0, if not installed")
     parser.add_argument("--out", type=Path, default=RESULTS / "generator.json")
@@ -342,7 +344,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Check the replica, run the battery, write down what was found."""
+    """Check the replica, run the battery and write the result."""
     arguments = parse()
     is_dieharder, weakened = arguments.battery == "dieharder", arguments.rounds < 3
     mutant = weakened or arguments.plain_words

@@ -8,8 +8,8 @@ results must be bit-identical. With `--mutant` the momenta are not restored on r
 comparison must fail.
 
 The result is recorded after every finished run, so that a test that is stopped loses the kills of
-one run only, and is added to those of earlier calls: a program can be killed in pieces. Every piece
-has its commit and its own seed. `--fresh` forgets the earlier ones.
+one run only. It is added to those of earlier calls, so a test can be made in pieces. Every piece
+has its commit and its own seed. `--fresh` discards the earlier pieces.
 """
 
 import argparse
@@ -82,9 +82,10 @@ def saved(folder: Path) -> dict[str, float]:
 
 
 def kill_somewhere(process: Any, folder: Path, rng: random.Random, span: float) -> str:
-    """Kill a process at a random moment; return what the moment was relative to.
+    """Kill a process at a random moment; return from what the moment was counted.
 
-    Return "ended" if the process had ended before.
+    This is "start" or "saved", with a remark if a save was interrupted, or "ended" if the process
+    ended before the moment.
     """
     when, before = "start", saved(folder)
     if rng.random() < 0.75:
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("program", choices=NAMES)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, help="default: the number of earlier pieces")
-    parser.add_argument("--fresh", action="store_true", help="forget earlier pieces")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier pieces")
     parser.add_argument("--mutant", action="store_true", help="do not restore momenta")
     parser.add_argument("--quick", action="store_true", help="do not record the result")
     arguments = parser.parse_args()

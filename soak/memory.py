@@ -1,9 +1,9 @@
-"""Run the loop with checkpoints for a long time: memory must stay constant, and files be closed.
+"""Run the loop with checkpoints for long: memory must be constant, and files must be closed.
 
     python soak/memory.py --seconds 3600
 
 The run has a network, minibatches, two chains, a checkpoint every second and running moments. It
-keeps one draw in 2000 steps, because kept draws do take memory. Resident memory and open files are
+keeps one draw in 2000 steps, because kept draws take memory. Resident memory and open files are
 measured once a second from the second save on. The first tenth, with compilation, is ignored;
 after it memory must stay within 2 % of the median, and the second half must not have more open
 files than the first.

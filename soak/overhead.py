@@ -4,9 +4,9 @@
 
 - `digest`: bytes per CPU second, and per second with a thread on every core, of
   `isotherm.io.digest`, for an array in memory.
-- `start-up`: share of a first call of `isotherm.sample` with 188 MB of data (60 000 rows of 784
-  numbers) and one draw that goes into digests; JAX arrays are hashed once, so a second call has
-  none.
+- `start-up`: share of digests in the CPU time of a first call of `isotherm.sample` with 188 MB of
+  data (60 000 rows of 784 numbers) and one draw; JAX arrays are hashed once, so the second call
+  does not hash the data again.
 - `tiny run`: a call with two chains, two coordinates and 1000 draws, in a new folder of
   checkpoints. Checks are locks, identity of the run (digests, fingerprint of the step), forecasts
   of memory and disk, and the search for draws that are not finite. `share` is the CPU time that
@@ -54,7 +54,7 @@ FIRST_CALLS = 5
 
 @contextmanager
 def no_checks() -> Iterator[None]:
-    """Leave out locks, digests, fingerprints, forecasts and the search for values not finite."""
+    """Switch off locks, digests, fingerprints, forecasts and the search for non-finite values."""
     nothing = Forecast(0, 0, 0, 0, 0)
     with ExitStack() as stack:
         for target, name, new in (
@@ -72,10 +72,11 @@ def no_checks() -> Iterator[None]:
 
 @contextmanager
 def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
-    """Measure the CPU seconds in every check that `no_checks` leaves out.
+    """Measure the CPU seconds in every check that `no_checks` switches off.
 
-    A folder that the lock makes is needed anyway, and does not count. Neither does the compiled
-    program of a first call, which the run uses: only what is left when the program is known.
+    Making the folder is not counted, since a run without a lock needs it, too. Neither is the
+    compilation in a first call, since the run uses the program: only the time of the forecast when
+    the program is already compiled is counted.
     """
     spent = {"forecast": 0.0, "identity": 0.0, "lock": 0.0, "search": 0.0}
     active: list[str] = []

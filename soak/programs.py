@@ -80,7 +80,7 @@ def mlp(folder: Path) -> Arrays:
 
 
 def fitted(folder: Path, model: Any, x: np.ndarray, y: np.ndarray) -> Arrays:
-    """Fit, continue with the same rows, and continue with more rows; save after every chunk."""
+    """Fit, continue with the same rows, then with new rows; save after every chunk."""
     chunks.CHUNK_SECONDS = CHUNK_SECONDS
     sampling.sample = partial(isotherm.sample, checkpoint_seconds=0)
     half, model = len(y) // 2, model.set_params(checkpoint=folder, random_state=0)
@@ -154,7 +154,7 @@ def stepped(folder: Path, chain: Any, step: Callable[[int], None], steps: int, g
 
 
 def simulated() -> tuple[DPFA, Any]:
-    """Draw 200 documents of 60 words from a model."""
+    """Draw 200 documents over a vocabulary of 60 words from a model; return both."""
     rng, deep = np.random.default_rng(2), DPFA(60, layers=(6, 3), r=3.0)
     return deep, deep.draw_documents(rng, deep.draw(rng), 200).corpus
 

@@ -64,7 +64,7 @@ def forms(*contents: bytes) -> list[bytes]:
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """Return the result, or the `ValueError`; its message must name something and be short."""
+    """Return the result, or the `ValueError`; its message must quote a name and be short."""
     try:
         return function()
     except ValueError as error:
@@ -372,7 +372,9 @@ def _wikitext() -> Reader:
     )
 
     def read(data: bytes, folder: Any) -> str:
-        """Repeat the text as often as the first byte says, which makes slow cases very slow.
+        """Repeat the text; the first byte of the input is the number of repetitions.
+
+        Repetition makes slow cases very slow, so that they are found.
 
         The length is limited because mwparserfromhell takes quadratic time on some texts.
         """

@@ -237,7 +237,7 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
         ),
         (metadata(lambda m: m.update(chunk_grid=None)), "does not fit the shape"),
         (metadata(lambda m: m.update(attributes={"x": "y" * 2**17})), "more than isotherm writes"),
-        (metadata(lambda m: m.update(shape=[2**40]), "isotherm"), "not a run of isotherm"),
+        (metadata(lambda m: m.update(shape=[2**40]), "isotherm"), "not a file of isotherm"),
         (
             lambda path, document: document["arrays"]["posterior/w"].update(dtype="O"),
             "is not a type",

@@ -245,7 +245,7 @@ def many(file, document):
     ("change", "message"),
     [
         (huge, "`posterior/huge` claims 4,398,046,511,104 bytes"),
-        (elsewhere, "may not point outside the file"),
+        (elsewhere, "links are not followed"),
         (many, "more than the file has left"),
         (
             lambda file, document: document.update(format=2),

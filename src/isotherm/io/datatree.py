@@ -17,10 +17,10 @@ def to_datatree(
     Parameters
     ----------
     arrays
-        By `group/variable`. The first axes are `chain` and `draw`, except in the group
+        Arrays by `group/variable`. The first axes are `chain` and `draw`, except in the group
         `collected`, whose arrays have axes of their own.
     attributes
-        Of the root and of every group.
+        Attributes of the root and of every group.
     """
     import xarray
 

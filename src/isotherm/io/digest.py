@@ -1,8 +1,8 @@
-"""Digests of arrays: every byte counts, blocks are hashed in parallel, immutable arrays once.
+"""Digests of arrays: all bytes are hashed, in parallel, and those of JAX arrays only once.
 
 The digest of an array is the SHA-256 of its type, its shape and the SHA-256 of each block of rows.
-Blocks are hashed by threads, so that speed grows with the cores. A JAX array cannot change, so its
-digest is computed once and kept as long as the array lives; NumPy arrays are hashed every time.
+Blocks are hashed by up to `THREADS` threads. A JAX array cannot change, so its digest is computed
+once and kept until the array is freed; NumPy arrays are hashed every time.
 """
 
 import os
@@ -25,7 +25,7 @@ _known: dict[int, tuple[weakref.ref, bytes]] = {}
 
 
 def digest(tree: Any) -> str:
-    """Return a digest of types, shapes and all bytes of the leaves of a pytree.
+    """Return a digest of types, shapes and all bytes of the leaves of a pytree, 32 hex digits.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def array_digest(array: Any) -> bytes:
 
 
 def _raw(array: jax.Array) -> Any:
-    """Return numbers in place of typed keys, and a view without copy of an array in host memory."""
+    """Return key data in place of typed keys, and arrays in host memory as NumPy views."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     in_memory = all(device.platform == "cpu" for device in array.devices())
@@ -68,7 +68,7 @@ def _compute(array: Any) -> bytes:
         return total.digest()
     with ThreadPoolExecutor(THREADS) as pool:
         waiting = []
-        for block in blocks:  # at most a few blocks wait, for arrays that are copied from a device
+        for block in blocks:  # few blocks in memory at a time: they may be copies from a device
             waiting.append(pool.submit(_hash, block))
             if len(waiting) > 2 * THREADS:
                 total.update(waiting.pop(0).result())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 DRAFT = ".draft-"
-"""Prefix of the folder of an unfinished file; a killed process may leave one behind."""
+"""Prefix of the temporary folder of an unfinished write; a killed process may leave one behind."""
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def atomically(path: Path) -> Iterator[Path]:
 
     The draft may be a file or a folder. It is flushed to disk first, so that `path` is complete
     even after a power cut. If the context raises, `path` does not change. A folder replaces another
-    in one instant on Linux and macOS; on a file system that cannot exchange names, a process killed
-    between two renames leaves both folders in the folder of the draft.
+    in one system call on Linux and macOS; on a file system that cannot exchange names, a process
+    killed between two renames leaves both folders in the temporary folder.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=DRAFT) as folder:
         draft = Path(folder) / path.name
@@ -74,7 +74,7 @@ def force_to_disk(path: Path) -> None:
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it, and flush them; return the new ones, the innermost first.
+    """Make a folder and its missing parents, flushed to disk; return them, the innermost first.
 
     Another process may be making or removing them at the same time.
 

@@ -1,8 +1,8 @@
-"""Named arrays with a header, in netCDF or safetensors; `isotherm.io.zarr_store` does Zarr.
+"""Named arrays with a header, in netCDF or safetensors; `isotherm.io.zarr_store` has Zarr.
 
-Other programs read these formats, and they hold no code. The name of an array is `group/variable`.
-What a file says about itself is checked before memory is allocated: no array may claim more bytes
-than the file has.
+Other programs can read these formats, and files contain no code. The name of an array is
+`group/variable`. What a file declares is checked before memory is allocated: its arrays must not
+have more bytes than the file.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray
 
 HEADER = "isotherm"
-"""Name of the variable that holds the header."""
+"""Name of the variable that contains the header."""
 MAX_HEADER_BYTES = 2**26
 WIDER = {"bfloat16": np.float32, "float16": np.float32, "bool": np.uint8}
 """Types that netCDF does not have, and what it stores instead, without loss."""
@@ -35,7 +35,7 @@ def write_netcdf(
 ) -> None:
     """Write groups that ArviZ reads: `posterior` and `sample_stats` have axes (chain, draw, …)."""
     library("h5netcdf")
-    # Through memory: if the disk is full, HDF5 ends the process with a segmentation fault.
+    # Build the file in memory: on a full disk HDF5 crashes with a segmentation fault.
     path.write_bytes(headed_tree(header, arrays, attributes, WIDER).to_netcdf(engine="h5netcdf"))
 
 
@@ -45,7 +45,7 @@ def headed_tree(
     attributes: Mapping[str, Any],
     wider: Mapping[str, Any],
 ) -> "xarray.DataTree":
-    """Build a `DataTree` with a header, and with wider types where the format needs them."""
+    """Build a `DataTree` with a header; `wider` maps types that the format lacks to wider ones."""
     stored = {
         name: array.astype(wider.get(array.dtype.name, array.dtype), copy=False)
         for name, array in arrays.items()
@@ -77,7 +77,7 @@ class NetCDF:
         """Read the header."""
         letters = self._dataset(HEADER)
         if letters.dtype != np.uint8 or letters.ndim != 1 or letters.size > MAX_HEADER_BYTES:
-            raise Damaged(f"`{self.path}` is not a run of isotherm.")
+            raise Damaged(f"`{self.path}` is not a file of isotherm.")
         return letters[()].tobytes().decode()
 
     def array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +96,7 @@ class NetCDF:
             if not isinstance(node, h5py.Group) or part not in node:
                 raise Damaged(f"`{self.path}` has no `{name}`.")
             if not isinstance(node.get(part, getlink=True), h5py.HardLink):
-                raise Damaged(f"`{name}` is a link, and links may not point outside the file.")
+                raise Damaged(f"`{name}` is a link; links are not followed.")
             node = node[part]
         if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
             raise Damaged(f"`{name}` is not an array in this file.")
@@ -125,7 +125,7 @@ class SafeTensors:
     def __init__(self, path: Path) -> None:
         module = library("safetensors")
         self.path = path
-        check_regular(path)  # raises FileNotFoundError: a missing file is not a damaged one
+        check_regular(path)  # a missing file raises FileNotFoundError, not `Damaged`
         try:
             self.file = module.safe_open(path, framework="numpy")
         except (OSError, module.SafetensorError) as error:
@@ -141,7 +141,7 @@ class SafeTensors:
         """Read the header."""
         metadata = self.file.metadata() or {}
         if HEADER not in metadata:
-            raise Damaged(f"`{self.path}` is not a run of isotherm.")
+            raise Damaged(f"`{self.path}` is not a file of isotherm.")
         return metadata[HEADER]
 
     def array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

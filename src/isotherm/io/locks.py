@@ -2,12 +2,14 @@
 
 The lock is a file `.lock` in the folder with a lock of the operating system (`flock`) on it. The
 kernel releases it when its process ends, however it ends, so a lock never outlives its owner: a
-file that a killed process left behind is taken over at once. Its content (process, host, start) is
-only for the message to the one who comes second: whether that process is alive, on which host it
-was, and whether its number was given to another process, decides nothing. A forked child closes
-its copy of the lock, so that a worker that survives its parent does not hold it.
+file that a killed process left behind is taken over at once. The content of the file (process,
+host, start) is used only in the message to the process that is refused. It does not matter whether
+the process named there is alive, on which host it ran, or whether its number is in use again. A
+forked child closes its copy of the lock, so that a worker that survives its parent does not hold
+it.
 
-On file systems without `flock`, and in folders that cannot be written to, there is no lock.
+On file systems without `flock`, on full disks and in folders that cannot be written to, there is no
+lock.
 """
 
 import errno
@@ -40,7 +42,7 @@ _held: set[int] = set()
 
 
 class InUse(ValueError):
-    """Another process works in a folder."""
+    """Another process is using the folder."""
 
 
 @contextmanager
@@ -74,7 +76,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _forget_locks() -> None:
-    """Close the copies of locks in a forked child; the lock of the parent holds."""
+    """Close the copies of locks in a forked child; the parent keeps its locks."""
     for handle in _held:
         with suppress(OSError):
             os.close(handle)
@@ -93,7 +95,7 @@ def remove_empty(folders: list[Path]) -> None:
 
 
 def _acquire(folder: Path) -> int | None:
-    """Return the handle of the lock; `None` if there can be no lock here."""
+    """Return the handle of the lock; `None` if the folder cannot be locked."""
     if fcntl is None:
         return None
     path = os.path.join(folder, LOCK)
@@ -141,7 +143,7 @@ def _lock(handle: int, path: str) -> bool:
     words = [os.path.basename(sys.argv[0]), *sys.argv[1:]] if sys.argv else []
     owner = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
     content = json.dumps({**owner, "command": " ".join(words)[:200]}).encode()
-    with suppress(OSError):  # on a full disk the lock holds all the same
+    with suppress(OSError):  # the lock also holds if a full disk has no room for its content
         if opened.st_size:
             os.ftruncate(handle, 0)
         os.pwrite(handle, content, 0)
@@ -149,7 +151,7 @@ def _lock(handle: int, path: str) -> bool:
 
 
 def _describe(handle: int, folder: str) -> str:
-    """Say who holds a lock, and since when."""
+    """Return a message that says which process holds a lock, and for how long."""
     try:
         owner = json.loads(os.pread(handle, 2**12, 0))
         seconds = max(0.0, time.time() - float(owner["since"]))

@@ -35,7 +35,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
     Raises
     ------
     Damaged
-        The file is a link, cut, changed, or not such a file.
+        The file is a link, truncated, changed, or not an npz file without compression.
     OSError
         It does not exist or cannot be read.
     """
@@ -60,7 +60,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
 def read_headers(
     archive: zipfile.ZipFile, names: Iterable[str], *, any_order: bool = False
 ) -> dict[str, Header]:
-    """Read and check the headers of those of the named arrays that are in the archive.
+    """Read and check the headers of the named arrays; names not in the archive are skipped.
 
     Arrays in Fortran order are refused unless `any_order`.
 

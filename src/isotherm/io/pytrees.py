@@ -1,9 +1,10 @@
 """Pytrees of arrays on disk: in one file, or in a folder to which every process writes its part.
 
-The file is npz. The folder is orbax's (`pip install 'isotherm[sharded]'`): arrays that are
-distributed over the devices of several processes are never gathered, neither to write nor to read
-them, and can be restored on another number of devices. Each is described by an *identity* in JSON
-terms: name, sizes and checksums. Whatever does not match its identity is refused before it is read.
+The file is npz. The folder has the format of orbax (`pip install 'isotherm[sharded]'`): arrays that
+are distributed over the devices of several processes are never gathered, neither to write nor to
+read them, and can be restored on another number of devices. A file or folder has an *identity*, a
+dictionary for JSON with name, sizes and checksums. What does not match its identity is refused
+before it is read.
 """
 
 import os
@@ -116,7 +117,7 @@ def _signature(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, identity: Identity, name: str = "") -> None:
-    """Raise an error if a file is not the one that was written."""
+    """Raise an error if the size or checksum of a file is not that of its identity."""
     with open_regular(path) as file:
         same_size = os.fstat(file.fileno()).st_size == identity["bytes"]
         found = file_digest(cast(Any, file), "sha256") if same_size else None

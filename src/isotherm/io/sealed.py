@@ -1,8 +1,8 @@
-"""Named arrays in a file, with a JSON header and checksums: nothing is executed on reading.
+"""Named arrays in a file, with a JSON header and checksums: reading executes no code.
 
 The header has a version of the format, versions of libraries, whatever the caller stores in it, and
-a sha256 of every array. Its first line is a sha256 of the rest. Reading trusts nothing: types,
-shapes and sizes are compared before an array is read, checksums after.
+a sha256 of every array. Its first line is a sha256 of the rest. Files are not trusted: types,
+shapes and sizes are checked before an array is read, checksums afterwards.
 """
 
 import json
@@ -36,7 +36,7 @@ DAMAGE = (
     ValueError,
     ArithmeticError,
 )
-"""Exceptions that a header can raise which isotherm did not write."""
+"""Exceptions that reading a header can raise if isotherm did not write it."""
 WRITERS = {".nc": write_netcdf, ".zarr": write_zarr, ".safetensors": write_safetensors}
 READERS = {".nc": NetCDF, ".zarr": Zarr, ".safetensors": SafeTensors}
 
@@ -54,7 +54,8 @@ def write_sealed(
     path
         A name that ends in `.nc`, `.zarr` or `.safetensors`.
     document
-        What the header contains, in JSON terms, with the version of its format as `"format"`.
+        What the header contains, as a dictionary for JSON, with the version of its format as
+        `"format"`.
     arrays
         Arrays by name, `group/variable`.
     attributes
@@ -91,7 +92,7 @@ def write_sealed(
 
 
 def read_sealed(path: Path, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read a document and arrays; `number` is the version of the format that is understood."""
+    """Read and return the document and the arrays; `number` is the expected format version."""
     reader = _by_suffix(path, READERS)
     if not os.path.lexists(path):
         raise FileNotFoundError(f"`{path}` does not exist.")
@@ -114,7 +115,7 @@ def damaged_if_wrong(path: Path) -> Iterator[None]:
 
 
 def check_suffix(path: Path) -> None:
-    """Raise an error unless the name of a file ends in one of the formats."""
+    """Raise an error unless the name of a file ends in `.nc`, `.zarr` or `.safetensors`."""
     _by_suffix(path, WRITERS)
 
 

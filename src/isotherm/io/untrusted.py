@@ -1,9 +1,9 @@
-"""Reading folders that somebody else wrote: nothing outside of them, and nothing without bounds.
+"""Reading of untrusted folders: never outside the folder, and never without a limit of size.
 
-A checksum proves that a file was not damaged, not who wrote it. A name in a file may therefore say
+A checksum proves that a file was not damaged, not who wrote it. A name in a file may therefore be
 `../../secret`, a file may be a link or a pipe, and a document may be nested a million times. All of
-this is refused as damage. A message that quotes such a file shows control characters as escapes,
-so that a name in a file cannot write to a terminal.
+this is refused as damage. A message that quotes such a file escapes control characters, so that a
+name in a file cannot control a terminal.
 """
 
 import json
@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 MAX_JSON_BYTES = 2**26
-"""Largest document that is read; ours have less than a hundredth of it."""
+"""Largest document that is read; those of isotherm have less than a hundredth of it."""
 
 
 MAX_MESSAGE = 1000
-"""Most characters of a message that quotes a file."""
+"""Largest number of characters in a message that quotes a file."""
 
 
 def printable(text: object) -> str:
@@ -34,7 +34,7 @@ def printable(text: object) -> str:
 
 
 class Damaged(ValueError):
-    """A file is cut, changed, or not what isotherm writes; the message is `printable`."""
+    """A file is truncated, changed, or not one of isotherm's; the message is `printable`."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
@@ -72,7 +72,7 @@ def open_regular(path: Path) -> IO[bytes]:
     """
     if path.is_symlink():
         raise Damaged(f"`{path}` is a link; links are not followed.")
-    # A pipe without a writer would wait for ever; a link may have come since the line above.
+    # Opening a pipe without a writer would block; a link may have replaced the file meanwhile.
     flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, os.O_RDONLY | flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -82,10 +82,10 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Check that a path that the user gave is a file, before a library opens it by its name.
+    """Check that a path from the user is a regular file, before a library opens it by its name.
 
-    Reading a pipe would wait for ever, and a device has no end. A link is followed here, since the
-    user named it.
+    Reading a pipe may block forever, and a device has no end. Links are followed, since the user
+    chose the path.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def parse_json(content: str | bytes, message: str) -> Any:
 
 
 def check_format(path: Path, found: Any, known: int) -> None:
-    """Raise an error that says what to do if a file has another version of our format."""
+    """Raise an error that says what to do if the format version of a file is not `known`."""
     if found == known:
         return
     if isinstance(found, int) and found > known:

@@ -1,4 +1,4 @@
-"""Named arrays with a header in a Zarr folder, as `isotherm.io.formats` has them in one file.
+"""Named arrays with a header in a Zarr folder; `isotherm.io.formats` has those in one file.
 
 Every array is cut into chunks, and every chunk is a file of plain numbers. Nothing is compressed,
 so no file can expand to more than its size.
@@ -19,15 +19,18 @@ from isotherm.io.formats import HEADER, MAX_HEADER_BYTES, headed_tree, library
 from isotherm.io.untrusted import Damaged, inside, read_json
 
 MAX_CHUNK_BYTES = 2**24
-"""Bytes of a chunk, unless one row has more."""
+"""Largest size of a chunk, unless a single number is larger."""
 MAX_METADATA_BYTES = 2**16
-"""The metadata of one of our arrays has fewer than a thousand."""
+"""Largest metadata file that is read; those of isotherm have fewer than a thousand bytes."""
 
 
 def write_zarr(
     path: Path, header: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]
 ) -> None:
-    """Write a Zarr folder, format 3, with the groups of netCDF; chunks of zeros are written."""
+    """Write a Zarr folder, format 3, with the same groups as netCDF.
+
+    Chunks of zeros, which Zarr leaves out by default, are written: a missing chunk is an error.
+    """
     tree = headed_tree(header, arrays, attributes, {"bfloat16": np.float32})
     plain = {"compressors": None, "filters": None}
     encoding = {
@@ -36,7 +39,7 @@ def write_zarr(
         }
         for node in tree.subtree
     }
-    with warnings.catch_warnings():  # xarray writes it, Zarr 3 does not specify it
+    with warnings.catch_warnings():  # about metadata that xarray adds to the format
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         tree.to_zarr(_store(path), encoding=encoding, zarr_format=3, write_empty_chunks=True)
 
@@ -44,8 +47,8 @@ def write_zarr(
 def _store(path: Path) -> Any:
     """Return a Zarr store that writes one file at a time, and none after a failure.
 
-    Zarr's own store writes in several threads, and those that are still busy when one fails would
-    write into a folder that is just being removed.
+    Zarr's own store writes in several threads. If one of them failed, the others could write into
+    a folder that is being removed.
     """
     local = library("zarr").storage.LocalStore
 
@@ -71,7 +74,7 @@ def _store(path: Path) -> Any:
 
 
 def _chunks(array: Any) -> tuple[int, ...]:
-    """Return the shape of chunks: the first axes are cut, so that a few draws can be read alone."""
+    """Return the shape of chunks: the first axes are split, so that few draws can be read alone."""
     chunks = [max(1, length) for length in array.shape]
     for axis, length in enumerate(chunks):
         fit = MAX_CHUNK_BYTES // (array.dtype.itemsize * prod(chunks[axis + 1 :]))
@@ -108,7 +111,7 @@ class Zarr:
         """Read the header."""
         shape = self._metadata(HEADER).get("shape")
         if not _are_counts(shape) or len(shape) != 1 or shape[0] > MAX_HEADER_BYTES:
-            raise Damaged(f"`{self.path}` is not a run of isotherm.")
+            raise Damaged(f"`{self.path}` is not a file of isotherm.")
         return self.array(HEADER, np.dtype(np.uint8), tuple(shape)).tobytes().decode()
 
     def array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

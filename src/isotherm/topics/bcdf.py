@@ -20,8 +20,8 @@ $$ a \leftarrow (1 - \rho_t)\,\frac{J_t}{J_{t-1}}\,a + \rho_t\,\frac{J_t}{B}\,\m
    \rho_t = (B/J_t)^\kappa . $$
 
 The total of $a$ always corresponds to all documents seen. $\kappa = 1$ is the sum above;
-$\kappa < 1$ gives later batches more weight, as in online variational Bayes, but the batch is
-counted by a collapsed Gibbs sampler that includes the batch's own counts.
+$\kappa < 1$ gives later batches more weight, as in online variational Bayes. Unlike there, a
+collapsed Gibbs sampler, which includes the batch's own counts, estimates $\mathrm E[n]$.
 
 References
 ----------
@@ -64,14 +64,15 @@ class BCDFLDA:
     decay
         $\kappa$, above 0.5 and at most 1; with 1 old counts are never discounted.
     data_size
-        Upper limit of $J_t$, for a stream that repeats its documents; by default none.
+        Upper limit of $J_t$ in the factors $J_t/J_{t-1}$ and $J_t/B$ (not in $\rho_t$), for a
+        stream that repeats its documents; by default none.
     prior_counts
         Pseudo-counts that are added to $\beta$, (topics, words), for topics that are expected to
         have certain words; they are never discounted.
     learn_alpha, learn_beta
         Whether to learn $\alpha$ (`"asymmetric"`: one per topic, `"symmetric"`: one for all, or
         `None`) and $\beta$ from the stream (`isotherm.topics.dirichlet_priors`); `alpha` and `beta`
-        are then the first values.
+        are then the first values. $\beta$ is learned from the first `data_size` documents only.
     seed
         Seed of all random numbers.
 
@@ -168,7 +169,7 @@ class BCDFLDA:
     ) -> tuple[np.ndarray, tuple[PriorSums | None, PriorSums | None]]:
         r"""Average the counts of the batch over kept sweeps, (distinct words, padded).
 
-        The second result is what the batch says about $\alpha$ and $\beta$.
+        The second result is the terms of the batch for learning $\alpha$ and $\beta$, or `None`.
         """
         size = self.counts.shape[1]
         shape = self._counts_and_prior()
@@ -231,7 +232,10 @@ class BCDFLDA:
     def start_from(
         self, counts: np.ndarray, num_documents: int, alpha: np.ndarray, beta: float
     ) -> None:
-        """Start from counts (topics, words) and priors that were learned from documents before."""
+        """Start from counts and priors that were learned from earlier documents.
+
+        `counts`, (topics, words), include the pseudo-counts `prior_counts`.
+        """
         self.counts[:, : self.num_topics] = counts.T
         self.counts -= np.minimum(self.prior_counts, self.counts)
         self.num_documents, self.beta = num_documents, beta

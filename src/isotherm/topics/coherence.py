@@ -11,13 +11,14 @@ $\mathrm{npmi}(a, b) = \log\frac{p(a, b) + \epsilon}{p(a)\,p(b)} / {-\log(p(a, b
 | `"c_npmi"` | mean of $\mathrm{npmi}(w_i, w_j)$ over $i \ne j$ | 10 |
 | `"c_uci"` | mean of $\log\frac{p(w_i, w_j) + \epsilon}{p(w_i)\,p(w_j)}$ over $i \ne j$ | 10 |
 | `"u_mass"` | mean of $\log\frac{p(w_i, w_j) + \epsilon}{p(w_j)}$ over $j < i$ | documents |
-| `"npmi"` | mean of npmi, $\epsilon = 0$; $-1$ for words that are never together | documents |
+| `"npmi"` | mean of npmi, $\epsilon = 0$; $-1$ for words that never co-occur | documents |
 
 The first four equal those of gensim's `CoherenceModel` on the same texts, and the third column is
 its default window, in words. If the reference is a corpus of counts, in which words have no order,
-every document is a window. gensim slides a window in a special way, which is repeated here: when a
+every document is a window. gensim counts sliding windows in a special way, as is done here: when a
 word leaves at one end, it counts as absent until it enters again at the other, even if it is still
-inside. A pair with a word that never occurs in the reference has the value 0 (`"npmi"`: -1).
+inside. A pair with a word that never occurs in the reference has the value 0 (`"npmi"`: -1;
+`"u_mass"`: 0 only if $w_j$ never occurs).
 
 References
 ----------
@@ -48,7 +49,7 @@ class Coherence(NamedTuple):
     num_words: int
     """Top words per topic."""
     num_documents: int
-    """Windows of the reference; documents, if it is a corpus."""
+    """Number of windows of the reference; of documents, if it is a corpus."""
 
     @property
     def mean(self) -> float:
@@ -93,7 +94,7 @@ def coherence(
     num_words
         Top words per topic, at least 2.
     window
-        Words in a window of a text; by default the one of the measure.
+        Number of words in a window of a text; by default that of the measure.
     vocabulary
         Names of the columns, needed for texts.
 
@@ -180,9 +181,9 @@ class Windows(NamedTuple):
     """Numbers of windows that contain words and pairs of words."""
 
     words: np.ndarray
-    """The counted words, in rising order."""
+    """The counted words, in increasing order."""
     joint: np.ndarray
-    """Windows that contain both words, (words, words); one word on the diagonal."""
+    """Number of windows with both words, (words, words); with the word on the diagonal."""
     number: int
     """Number of windows."""
 
@@ -200,7 +201,7 @@ def count_windows(
     Parameters
     ----------
     words
-        Columns of the words to count, in rising order.
+        Columns of the words to count, in increasing order.
     reference, window, vocabulary
         As in `coherence`; without `window` a text is one window.
     num_words
@@ -270,7 +271,7 @@ def _count_texts(
 
 
 def _slide(tokens: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which words each window of a text contains, as gensim does, and the words."""
+    """Return whether each window of a text contains each word, as in gensim, and the words."""
     found = np.unique(tokens[tokens >= 0])
     if len(tokens) <= window:
         return np.ones((1, len(found)), bool), found

@@ -29,7 +29,7 @@ class Corpus:
     indptr: np.ndarray
     """Document `j` has the entries from `indptr[j]` to `indptr[j + 1]`, int64."""
     words: np.ndarray
-    """Word of each entry, in rising order within a document, int32."""
+    """Word of each entry, in increasing order within a document, int32."""
     counts: np.ndarray
     """How often the document contains the word, int32; never zero."""
     num_words: int
@@ -86,7 +86,7 @@ class Corpus:
         return np.repeat(self.words, self.counts)
 
     def select_words(self, words: np.ndarray) -> "Corpus":
-        """Keep some words, by a mask or indices, in this order; documents may become empty."""
+        """Select words by a mask or indices, in that order; documents may become empty."""
         columns = np.arange(self.num_words)[words]
         names = None
         if self.vocabulary is not None:
@@ -110,9 +110,8 @@ def _row_indices(rows: Rows, size: int) -> np.ndarray:
     if isinstance(picks, np.ndarray):
         if picks.ndim != 1:
             raise TypeError("A corpus is indexed by a slice, a mask or a list of rows.")
-        if (
-            picks.dtype.kind in "iu" and len(picks) < size // 8
-        ):  # in time that does not depend on `size`
+        # The time for a few indices must not depend on `size`.
+        if picks.dtype.kind in "iu" and len(picks) < size // 8:
             wrong = (picks < -size) | (picks >= size)
             if wrong.any():
                 raise IndexError(

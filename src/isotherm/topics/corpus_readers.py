@@ -42,7 +42,7 @@ def from_bags(
     *,
     num_words: int | None = None,
 ) -> Corpus:
-    """Convert bags of words as gensim has them: per document a list of pairs (word, count).
+    """Convert bags of words in gensim's format: per document a list of pairs (word, count).
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def from_bags(
 def shuffle_buffer(
     batches: Iterable[Corpus], batch_size: int, *, buffer_size: int = 10_000, seed: int = 0
 ) -> Iterator[Corpus]:
-    """Yield batches of documents in a more random order, for a stream that is sorted.
+    """Yield batches of documents in a more random order, for a sorted stream.
 
     A buffer of documents is kept in memory. Each batch is drawn from it at random, and the next
     documents of the stream take its place. A document moves by about `buffer_size` places, so the
@@ -86,7 +86,7 @@ def shuffle_buffer(
     batches
         Documents in order, for example `(batch for batch, _ in stream.batches(1000))`.
     batch_size
-        Documents of a batch; the last one may have fewer.
+        Documents per batch; the last batch may have fewer.
     buffer_size
         Documents in the buffer, at least `batch_size`.
     seed
@@ -145,7 +145,7 @@ class CorpusStream(NamedTuple):
     def batches(
         self, batch_size: int, position: Position | None = None, *, num_epochs: int | None = 1
     ) -> Iterator[StreamBatch]:
-        """Iterate over the documents in order, from a position (`isotherm.data.shards`)."""
+        """Yield batches of documents in order, from a position (`isotherm.data.shards`) on."""
         for batch in self.shards.batches(batch_size, position, num_epochs=num_epochs):
             numbers = batch.first.document + np.arange(batch.counts.num_documents)
             yield StreamBatch(Corpus(*batch.counts, self.vocabulary, numbers), batch.next)

@@ -7,9 +7,10 @@ $$ s = f(f(f(f(0, \text{seed}), \text{purpose}), \text{step}), \text{document}),
 
 with the bijective finalizer $m$ of SplitMix64 and $f(k, n) = m(k + (n + 1)G)$, $G$ odd. Each
 document has its own stream, independent of the thread that processes it and of the other documents
-in its batch, so results do not depend on the number of threads. The odd increment $g$ differs from
-stream to stream, so two streams never become shifted copies of each other. Different values of
-`purpose` give a Gibbs sampler and a token split independent streams from the same seed.
+in its batch, so results do not depend on the number of threads. The odd increment $g$ is a hash of
+the start $s$. Two streams have the same increment with probability $2^{-63}$, so they are not
+shifted copies of each other. Different values of `purpose` give a Gibbs sampler and a token split
+independent streams from the same seed.
 
 The functions below work on NumPy arrays of `uint64`; compiled code calls the same `mix`,
 `increment`, `uniform24` and `uniform53` with scalars. `isotherm.random` is the JAX counterpart with
@@ -44,7 +45,7 @@ _PURPOSES: tuple[Purpose, ...] = (
 
 @register_jitable(inline="always")
 def mix(x: Any) -> Any:
-    """Mix 64 bits by a bijection."""
+    """Return a bijective hash of 64 bits."""
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)

@@ -23,8 +23,8 @@ $$ \alpha_k \leftarrow \frac{a + \sum_j\alpha_k[\digamma(\alpha_k + n_{jk}) - \d
    {b + \sum_j[\digamma(A + N_j) - \digamma(A)]} , $$
 
 is Minka's fixed-point iteration for the maximum of $p(\alpha \mid n)$. Numerator and denominator
-are sums over documents, so they are discounted as the counts of the filter are, one step of the
-iteration per batch.
+are sums over documents, so they are discounted in the same way as the counts of the filter. There
+is one step of the iteration per batch.
 
 $\beta$ of a filter is learned from how well the past predicts the words of the next batch: with
 counts $m_{kw}$ of the past and $n_{kw}$ of the batch, the words of a topic have the probability
@@ -58,7 +58,7 @@ SMALLEST = 1e-4
 
 
 def check_shape(shape: Any) -> Shape | None:
-    """Check the argument `learn_alpha` of a learner."""
+    """Check the argument `learn_alpha` of a learner, and return it."""
     if shape not in (None, "asymmetric", "symmetric"):
         raise ValueError(f"`learn_alpha` must be 'asymmetric', 'symmetric' or None, got {shape!r}.")
     return shape
@@ -84,8 +84,9 @@ class PriorSums(NamedTuple):
     """Numerator and denominator of the fixed point, sums over documents without the hyperprior."""
 
     tables: np.ndarray
-    """One per topic, or one number for a symmetric prior."""
+    """The numerator: one number per topic, or one number for a symmetric prior."""
     exposure: float
+    """The denominator."""
 
     def value(self) -> np.ndarray:
         """Return the next value of the prior."""
@@ -108,7 +109,7 @@ def document_sums(doc_topics: np.ndarray, alpha: np.ndarray, shape: Shape) -> Pr
     alpha
         Current $\alpha$, (topics,).
     shape
-        Whether every topic has its own $\alpha_k$.
+        `"asymmetric"`: every topic has its own $\alpha_k$; `"symmetric"`: one $\alpha$ for all.
 
     Examples
     --------
@@ -132,9 +133,10 @@ def word_sums(
     Parameters
     ----------
     past, past_totals
-        $m_{kw}$ for the words of the batch, (present, topics), and $m_k$ over all words.
+        $m_{kw}$ for the distinct words of the batch, (distinct words, topics), and $m_k$, the sum
+        over all words.
     counts
-        $n_{kw}$ of the batch, (present, topics), whole numbers.
+        $n_{kw}$ of the batch, (distinct words, topics), whole numbers.
     beta
         Current $\beta$.
     num_words

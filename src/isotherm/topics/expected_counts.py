@@ -28,9 +28,9 @@ from isotherm.topics import counter_rng, kernels, layout
 from isotherm.topics.corpus import Corpus
 
 MIN_THREADED_SECONDS = 20e-3
-"""Estimated work below which a call uses one thread. Measured on two busy cores."""
+"""A call whose estimated time is shorter uses one thread. Measured on two busy cores."""
 MAX_CALL_SECONDS = 0.5
-"""Estimated work after which Ctrl-C is noticed: compiled code cannot be interrupted."""
+"""Longest estimated time of a compiled call; Ctrl-C has no effect until the call returns."""
 _SECONDS_PER_TOKEN, _SECONDS_PER_BLOCK = 35e-9, 4e-9
 
 
@@ -38,9 +38,9 @@ class BatchCounts(NamedTuple):
     """Counts averaged over the kept sweeps."""
 
     words: np.ndarray
-    """The words of the batch in rising order, (present,), int32."""
+    """The distinct words of the batch in increasing order, (distinct words,), int32."""
     counts: np.ndarray
-    r"""$\mathrm E[n_{kw}]$ for these words, (present, topics), float32."""
+    r"""$\mathrm E[n_{kw}]$ for these words, (distinct words, topics), float32."""
     doc_topics: np.ndarray
     r"""$\mathrm E[n_{jk}]$, (documents, topics), float32."""
     assignments: np.ndarray
@@ -82,7 +82,7 @@ def gibbs_counts(
     sweeps
         Gibbs sweeps, after one that initializes the assignments.
     burn_in
-        Number of first sweeps that are discarded; less than `sweeps`.
+        Number of sweeps at the start that are discarded; less than `sweeps`.
     seed, step
         Seed, and the step of the chain: they determine the random numbers.
     threads
@@ -233,7 +233,7 @@ class _TokenSweeper:
         num_distinct: int = 0,
         threads: int = 1,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sum counts over kept sweeps: by word (if `word_rows` are given) and by document.
+        """Return sums of counts over kept sweeps: by word (with `word_rows`), and by document.
 
         Each run of documents has its own counts of words. Counts are whole numbers, so the order of
         their sum does not matter.
@@ -274,14 +274,14 @@ class _TokenSweeper:
 
 
 class ThreadSum:
-    """Sum of arrays that several threads add; the first array is taken over, not copied."""
+    """Sum of arrays that several threads add; the first array is used as it is, not copied."""
 
     def __init__(self) -> None:
         self.total = np.empty(0, np.float32)
         self._lock, self._empty = Lock(), True
 
     def add(self, array: np.ndarray) -> None:
-        """Add an array, which must not be used any more."""
+        """Add an array, which the caller must not use afterwards."""
         with self._lock:
             if self._empty:
                 self.total, self._empty = array, False

@@ -119,7 +119,7 @@ class GibbsLDA:
         return layout.topic_major(self._word_topics, self.num_topics)
 
     def sweep(self, num_sweeps: int = 1, *, progress: bool | None = False) -> None:
-        """Draw every assignment `num_sweeps` times; the very first sweep initializes them.
+        """Draw every assignment `num_sweeps` times; the first sweep of a chain initializes them.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class GibbsLDA:
         return doc_topic_counts(self.corpus, self.assignments, self.num_topics)
 
     def log_joint(self) -> float:
-        r"""Compute $\log p(w, z)$; the chain has burnt in when it stops increasing."""
+        r"""Compute $\log p(w, z)$; burn-in is over when it has stopped increasing."""
         total = self.alpha.sum(dtype=np.float64)
         n = self.beta + self._word_topics[:, : self.num_topics].astype(np.float64)
         prior = np.broadcast_to(self.prior_counts, self._word_topics.shape)[:, : self.num_topics]

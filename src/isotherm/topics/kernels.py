@@ -10,16 +10,16 @@ $$ p(z_{ji} = k \mid \text{rest}) \propto (\alpha_k + n_{jk}^{-ji})\,
    \frac{n_{k w_{ji}}^{-ji} + \beta}{n_{k\cdot}^{-ji} + V\beta} . $$
 
 An assignment of -1 means that the token has no topic yet: the first sweep initializes it, given the
-tokens before it. A semi-collapsed document makes all its sweeps in one call, with its own random
-stream (`isotherm.topics.counter_rng`), so documents can be divided among threads in any way.
+tokens before it. All semi-collapsed sweeps of a document run in one call, with a random stream of
+its own (`isotherm.topics.counter_rng`), so documents can be divided among threads in any way.
 Threads run the same compiled code without the GIL, and any number of them gives the same bits.
 `isotherm.topics.simd_categorical` draws the topics.
 
 Memory layouts are those of `isotherm.topics.layout`. The compiled functions here do not check their
 arguments; `isotherm.topics.expected_counts` has the checked functions to call.
 
-Numba caches compiled code on disk and only looks at this file to decide whether it is stale: after
-a change in `simd_categorical.py` or `counter_rng.py`, touch this file.
+Numba caches compiled code on disk, and compiles again only if this file has changed: after a change
+in `simd_categorical.py` or `counter_rng.py`, touch this file.
 """
 
 import numpy as np
@@ -32,32 +32,35 @@ _ONE = np.float32(1)
 
 
 @njit
-def token_buffers(first, last, token_starts):
-    """Allocate room for the words and rows of the longest of documents `first` to `last - 1`."""
+def token_buffers(first, last, token_starts, num_topics):
+    """Allocate the buffers for sweeps over documents `first` to `last - 1`.
+
+    Returns the tokens per topic and the weights, both (num_topics,), and the words and the rows of
+    the tokens, both as long as the longest document.
+    """
     longest = 0
     for j in range(first, last):
         longest = max(longest, token_starts[j + 1] - token_starts[j])
-    return np.empty(longest, np.int64), np.empty(longest, np.int64)
+    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
+    return n, weights, np.empty(longest, np.int64), np.empty(longest, np.int64)
 
 
 @njit
-def expand_tokens(
-    j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
-):
-    """List the tokens of document `j` in `words` and `rows`; return how many they are.
+def expand_tokens(j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n):
+    """List the tokens of document `j` in `words` and `rows`, and count those of each topic in `n`.
 
-    The tokens of each topic are counted in `n`; `begin` is the index of the first assignment.
+    Returns the index of the document's first assignment, and its number of tokens.
     """
-    length = 0
+    begin, length = token_starts[j], 0
     n[:] = 0
     for i in range(indptr[j], indptr[j + 1]):
         for _ in range(counts[i]):
             words[length] = indices[i]
-            rows[length] = word_rows[i] if count_words else 0
+            rows[length] = word_rows[i] if len(word_rows) > 0 else 0
             if assignments[begin + length] >= 0:
                 n[assignments[begin + length]] += _ONE
             length += 1
-    return length
+    return begin, length
 
 
 @njit(cache=True, nogil=True)
@@ -82,18 +85,16 @@ def sweep_documents(
     r"""Run semi-collapsed sweeps over documents `first` to `last - 1`.
 
     Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded)
-    and, if `word_topics` has rows, to row `word_rows[i]` of `word_topics` for non-zero `i`.
+    and, if `word_topics` has rows, to row `word_rows[i]` of `word_topics` for entry `i`.
     `init_sweeps` (0 or 1) initializing sweeps come before all others. `starts` are the starts of
     the documents' random streams, `token_starts` the index of each document's first assignment.
     """
     num_topics = len(alpha)
-    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
-    words, rows = token_buffers(first, last, token_starts)
+    n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
     count_words = len(word_topics) > 0
     for j in range(first, last):
-        begin = token_starts[j]
-        length = expand_tokens(
-            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+        begin, length = expand_tokens(
+            j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n
         )
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
@@ -123,8 +124,9 @@ def sweep_collapsed(
 ):
     r"""Run fully collapsed sweeps over a corpus, in place.
 
-    `word_topics` is $n_{kw}$, word-major in float32; `totals` is $n_{k\cdot}$ in int64; `streams`
-    has one row per sweep with the starts of the documents' random streams.
+    `word_topics` is $n_{kw}$, word-major in float32; `totals` is $n_{k\cdot}$, in int64, or in
+    float64 if pseudo-counts are included in both. `streams` has one row per sweep with the starts
+    of the documents' random streams.
     """
     num_words, num_topics = word_topics.shape
     n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
@@ -159,7 +161,8 @@ def sweep_collapsed(
 def iterate_proportions(first, last, indptr, indices, counts, topics, alpha, limit, tolerance, out):
     r"""Iterate $g_k \leftarrow \alpha_k + \sum_w n_w\, g_k\phi_{kw} / \sum_l g_l\phi_{lw}$.
 
-    Stops after `limit` iterations, or when no $g_k$ changes by more than `tolerance` tokens.
+    $g$ of document `j` is written to `out[j]`. Stops after `limit` iterations, or when no $g_k$
+    changes by more than `tolerance` tokens.
     """
     num_topics = len(alpha)
     share_sums = np.empty(num_topics, np.float32)
@@ -186,7 +189,7 @@ def iterate_proportions(first, last, indptr, indices, counts, topics, alpha, lim
 
 @njit(cache=True, nogil=True)
 def predict_cells(indptr, indices, topics, proportions, out):
-    r"""Add $\sum_k \theta_{jk}\phi_{kw}$ to `out` for every non-zero of a corpus, in float64."""
+    r"""Add $\sum_k \theta_{jk}\phi_{kw}$ to `out` for every entry of a corpus, in float64."""
     for j in range(len(indptr) - 1):
         for i in range(indptr[j], indptr[j + 1]):
             total = 0.0
@@ -197,7 +200,7 @@ def predict_cells(indptr, indices, topics, proportions, out):
 
 @njit(cache=True)
 def distinct_words(indices, num_words):
-    """Return the distinct words in rising order, and the index of each non-zero among them."""
+    """Return the distinct words in increasing order, and the index of each entry among them."""
     index = np.full(num_words, -1, np.int32)
     for word in indices:
         index[word] = 0

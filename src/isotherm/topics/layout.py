@@ -86,7 +86,7 @@ def as_topics(
     onto: Sequence[str] | None = None,
     missing: float = 0.0,
 ) -> np.ndarray:
-    r"""Convert topics of another package to rows that sum to 1, over our words.
+    r"""Convert topics of another package to rows that sum to 1, over the words of a corpus.
 
     | package | `weights` | `vocabulary` |
     | --- | --- | --- |
@@ -101,10 +101,10 @@ def as_topics(
     vocabulary
         The other package's words, in the order of the columns.
     onto
-        Our words. Without `vocabulary` and `onto` the columns stay as they are.
+        The words of the result. Without `vocabulary` and `onto` the columns stay as they are.
     missing
-        Weight of words that only we have, before rows are normalized. With 0, a single scored token
-        of such a word makes the perplexity infinite.
+        Weight of the words of `onto` that are not in `vocabulary`, before rows are normalized. With
+        0, a single scored token of such a word makes the perplexity infinite.
 
     Examples
     --------

@@ -47,7 +47,7 @@ from isotherm.types import Sampler
 
 
 class TopicsDivergedError(DivergedError):
-    """The topics are not finite any more. Draws that were returned before are not affected."""
+    """The topics are no longer finite. Draws that were returned before are not affected."""
 
     def __init__(self, name: str, step: int) -> None:
         self.chain, self.leaf, self.run = 0, "topics", None  # type: ignore[assignment]

@@ -42,7 +42,7 @@ class Perplexity(NamedTuple):
 
     value: float
     standard_error: float
-    """Over test documents, by the delta method; NaN for a single document."""
+    """Over test documents, by the delta method; NaN for one document or infinite perplexity."""
     num_draws: int
     """Number of draws of the topics that were averaged."""
     num_documents: int
@@ -65,7 +65,7 @@ class Perplexity(NamedTuple):
 
 
 class CompletionScore:
-    r"""Running perplexity: add draws of the topics one by one, get the result at any time.
+    r"""Running perplexity: draws of the topics are added one by one, and scored at any time.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ class CompletionScore:
     sweeps, burn_in
         Gibbs sweeps per draw, and how many of them are discarded.
     warm
-        Start the sweeps of a draw from the assignments of the previous draw, without burn-in. For
-        successive states of one chain, whose topics keep their labels.
+        Whether to start the sweeps of a draw from the assignments of the previous draw, without
+        burn-in. Use it for successive states of one chain, whose topics keep their labels.
     seed
         Seed of the sweeps.
     threads
@@ -238,13 +238,12 @@ def perplexity(topics: Any, split: Completion, alpha: Any, **settings: Any) -> P
 
 
 def prequential_perplexity(predicted: np.ndarray) -> float:
-    """Return the perplexity of tokens that were predicted before they were learned.
+    """Return the perplexity of tokens predicted before they were learned, NaN if there were none.
 
     Parameters
     ----------
     predicted
-        Sums over scored batches: log likelihood of the predicted tokens, and their number. NaN is
-        returned if no token was predicted.
+        Sums over scored batches: log likelihood of the predicted tokens, and their number.
 
     Examples
     --------
@@ -268,7 +267,7 @@ def _iterate_draws(topics: Any) -> Iterable[Any]:
 
 
 def check_topics(topics: Any, num_words: int) -> np.ndarray:
-    """Check that topics are distributions over the words of a corpus."""
+    """Check that topics are distributions over the words of a corpus; return them as an array."""
     topics = np.asarray(topics)
     if topics.ndim != 2 or topics.shape[1] != num_words:
         raise ValueError(f"`topics` must have shape (topics, {num_words}), got {topics.shape}.")
@@ -277,7 +276,7 @@ def check_topics(topics: Any, num_words: int) -> np.ndarray:
     off = np.abs(topics.sum(1, dtype=np.float64) - 1).max()
     if not off < 1e-3:
         raise ValueError(
-            f"Rows of `topics` must sum to 1 (see `layout.as_topics`), one differs by {off:.3g}."
+            f"Rows of `topics` must sum to 1 (see `layout.as_topics`), but one is off by {off:.3g}."
         )
     return topics
 

@@ -10,18 +10,18 @@ $$ \gamma(t + h) = (1 - e^{-h})\,G, \qquad G \mid N \sim \Gamma(a + N, 1), \qqua
 
 SCIR estimates $a$ from a minibatch,
 $\hat a = \beta + \frac{J}{|S|}\sum_{j \in S}\mathrm E[n_{jkw}]$. There is no reflection and no
-error at small $\gamma$, where the error of SGRLD is largest. The mean satisfies
+error at small $\gamma$, where that of SGRLD is largest. The mean satisfies
 $\mathrm E[\gamma(t + h)] = e^{-h}\gamma(t) + (1 - e^{-h})\,\hat a$: online variational Bayes with
 the learning rate $1 - e^{-h}$, but with noise of the posterior's scale and exact inference within
 documents. Gradient noise is not corrected: the variance of $\hat a$ enters $\gamma$ with the factor
 $\tanh(h/2)$, so $h$ should decrease.
 
-It is implemented in NumPy: gamma and Poisson variables cost twenty times as much in JAX on a CPU.
+SCIR runs in NumPy: gamma and Poisson variables take twenty times as long in JAX on a CPU.
 
 References
 ----------
 Baker, Fearnhead, Fox & Nemeth (2018), *Large-scale stochastic sampling from the
-probability simplex*, NeurIPS. Same $h$.
+probability simplex*, NeurIPS. Their $h$ is ours.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class SCIR:
         return SCIRState(np.asarray(position, np.float32), np.zeros((), np.int32))
 
     def begin_step(self, seed: int, state: SCIRState) -> HalfStep:
-        """Return the current topics: counts are wanted at the current state."""
+        """Return the current topics, at which the counts are needed."""
         del seed
         phi = self.topics(state)
         rows = np.zeros((len(phi), layout.padded_size(phi.shape[1])), np.float32)

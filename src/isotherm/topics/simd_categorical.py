@@ -3,7 +3,8 @@ r"""Draw from a categorical distribution with given weights, in sixteen SIMD lan
 Weights are the products $w_k = a_k (b_k + c)$ for $k < K$, $K$ a multiple of 16. They are never
 normalized and never stored. Column sums over blocks of 16, $s_j = \sum_b w_{16b + j}$, need
 vertical additions only; a prefix sum over the 16 lanes selects the lane, a scan over the
-blocks of that lane selects $k$. There are no data-dependent branches.
+blocks of that lane selects $k$. There are no data-dependent branches, apart from a rare correction
+after rounding.
 
 All additions are emitted in a fixed order, without reassociation or contraction, so the result is
 the same on every processor, whatever the width of its vectors. Plain Numba cannot do both: it does
@@ -25,7 +26,7 @@ _LAST = LANES - 1
 
 
 class _Rows:
-    """Emits code that loads products of the two rows of factors and the constant."""
+    """Emits code that computes the weights from the two rows of factors and the constant."""
 
     def __init__(self, builder: Any, left: Any, right: Any, shift: Any) -> None:
         self.builder, self.left, self.right, self.shift = builder, left, right, shift
@@ -36,12 +37,12 @@ class _Rows:
         return self.builder.load(address, align=4)
 
     def products(self, index: Any) -> Any:
-        """Load the sixteen weights that start at `index`."""
+        """Compute the sixteen weights that start at `index`."""
         shifted = self.builder.fadd(self._load(self.right, index), self.splat_shift)
         return self.builder.fmul(self._load(self.left, index), shifted)
 
     def product(self, index: Any) -> Any:
-        """Load one weight."""
+        """Compute one weight."""
         b = self.builder
         right = b.load(b.gep(self.right, [index]))
         return b.fmul(b.load(b.gep(self.left, [index])), b.fadd(right, self.shift))

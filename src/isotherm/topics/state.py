@@ -1,4 +1,4 @@
-"""Saving and resuming: the one protocol of everything that learns from a stream.
+"""Saving and resuming: the protocol that all topic learners and running scores follow.
 
 `state_dict` returns what a learner or a running score needs to resume, as NumPy arrays by name,
 ready for `numpy.savez`. `load_state_dict` loads it into an object that was built with the same

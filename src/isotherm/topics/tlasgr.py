@@ -69,7 +69,7 @@ class TLASGR:
         return TLASGRState(position, np.full(shape[1], np.nan), np.zeros((), np.int32))
 
     def begin_step(self, seed: int, state: TLASGRState) -> HalfStep:
-        """Return the current topics: counts are wanted at the current state."""
+        """Return the current topics, at which the counts are needed."""
         del seed
         phi = state.position
         return HalfStep(state, layout.word_major(phi.T), bool(np.isfinite(phi.sum())))
@@ -96,7 +96,9 @@ class TLASGR:
 def euler_step(
     rng: np.random.Generator, position: np.ndarray, shape: np.ndarray, time: np.ndarray
 ) -> np.ndarray:
-    r"""Take an Euler step of the diffusion, $t = h/M_k$ for each topic, and project to the simplex.
+    r"""Take an Euler step of the diffusion, reflect negative entries, and normalize.
+
+    `time` is $h/M_k$ of each topic, `shape` is $a$, (words, topics) as `position`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 r"""Updates of the topics: from scaled counts of a batch to the next topics, by any sampler.
 
 An `LDAChain` (`isotherm.topics.lda`) takes a step in two halves. `begin_step` of a *topic update*
-returns the topics at which the counts of a batch are wanted; the chain estimates the counts by
+returns the topics at which the counts of a batch are needed; the chain estimates the counts by
 Gibbs sweeps; `finish_step` turns them into the next state. `SamplerUpdate` makes a topic update of
 any sampler of the core that has one gradient per step (`isotherm.types.Halves`): two compiled calls
 per step, and the topics arrive on the host in the layout of the kernels.
@@ -39,7 +39,7 @@ class Parametrization(Protocol):
         ...
 
     def from_topics(self, topics: jax.Array) -> jax.Array:
-        """Return a position that has these topics, all of them positive."""
+        """Return a position with these topics, all of whose entries are positive."""
         ...
 
     def topics(self, position: jax.Array) -> jax.Array:
@@ -125,7 +125,7 @@ class TopicUpdate(Protocol):
         ...
 
     def begin_step(self, seed: int, state: Any) -> HalfStep:
-        """Move to where the counts are wanted; `state` stays valid."""
+        """Advance to the topics at which the counts are needed; `state` stays valid."""
         ...
 
     def finish_step(self, seed: int, half: HalfStep, counts: np.ndarray, scale: float) -> Any:
@@ -142,7 +142,7 @@ def require_one_gradient(sampler: Sampler) -> None:
     if sampler.halves is None:
         raise ValueError(
             f"{sampler.traits.name} with integrator {sampler.traits.integrator!r} does not have "
-            "exactly one gradient per step, but the Gibbs sweeps over a batch give only one."
+            "exactly one gradient per step, but the Gibbs sweeps over a batch estimate only one."
         )
 
 
@@ -171,7 +171,7 @@ class SamplerUpdate:
         return self.sampler.init(self.parametrization.from_topics(topics), key)
 
     def begin_step(self, seed: int, state: Any) -> HalfStep:
-        """Move to where the gradient is wanted."""
+        """Advance to the position at which the gradient is needed."""
         inside, topics, rows, finite = _begin_step(noise_key(seed), state, update=self)
         return HalfStep((inside, topics), np.array(rows), bool(finite))
 
@@ -186,7 +186,7 @@ class SamplerUpdate:
 
 
 def noise_key(seed: int, stream: int = 0) -> Key:
-    """Return the key of an update's noise; updates of one chain use different streams."""
+    """Return the key of an update's noise; the updates within a chain use different streams."""
     return _fold_noise(np.uint32(seed & 0xFFFFFFFF), stream)
 
 

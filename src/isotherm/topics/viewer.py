@@ -6,8 +6,8 @@ words (classical multidimensional scaling); the area of a point is the share of 
 *Words* are ordered by relevance (Sievert & Shirley),
 $r(w \mid k) = \lambda\log\phi_{kw} + (1 - \lambda)\log(\phi_{kw}/p_w)
 = \log\phi_{kw} - (1 - \lambda)\log p_w$, where $p_w$ is the frequency of the word in the documents.
-For a given $\lambda$ it is an increasing function of $\phi_{kw}$, so a posterior interval of
-$\phi_{kw}$ is one of the relevance.
+For a given $\lambda$ it is an increasing function of $\phi_{kw}$, so the ends of a posterior
+interval of $\phi_{kw}$ give those of the relevance.
 
 *Layers* of a deep model are drawn as `BayesianDPFA.plot_graph` does.
 
@@ -34,7 +34,7 @@ from isotherm.topics.estimators.topic_table import TopicTable
 from isotherm.topics.estimators.unit_graph import choose_units
 
 MAX_UNITS, MAX_LINKS, LEAST_CORRELATION = 14, 40, 0.01
-"""Units per layer and links between two layers that are shown, and the weakest of these."""
+"""Most units per layer and links between two layers, and the least correlation of a link."""
 _LAMBDAS = np.linspace(0, 1, 11)
 
 
@@ -91,7 +91,7 @@ def page_data(
     num_words: int,
     num_documents: int,
 ) -> dict[str, Any]:
-    """Collect what the page shows, in JSON terms.
+    """Return what the page shows, as objects that JSON can represent.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def page_data(
 
 
 def layer_data(activation: Activation, words: Sequence[Sequence[Sequence[str]]]) -> dict[str, Any]:
-    """Collect the units and links of the layers of a deep model.
+    """Return the units and links of the layers of a deep model, for the page.
 
     Parameters
     ----------

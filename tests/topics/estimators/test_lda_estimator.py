@@ -149,7 +149,7 @@ def test_perplexity_of_a_given_split():
     assert lda.perplexity(**parts) == lda.perplexity(counts)
     assert lda.perplexity(observed=split.scored, scored=split.observed) != lda.perplexity(counts)
     for arguments, message in [
-        ({"observed": counts}, "Give `X`, or both"),
+        ({"observed": counts}, "Pass `X`, or both"),
         ({"X": counts, **parts}, "either `X`, or"),
         ({"observed": counts, "scored": counts[:3]}, "parts of the same documents"),
     ]:

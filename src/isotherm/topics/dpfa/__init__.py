@@ -1,1 +1,1 @@
-"""Deep Poisson factor analysis: topics that a deep binary network switches on, in three routes."""
+"""Deep Poisson factor analysis: a deep binary network switches topics on and off."""

@@ -2,15 +2,16 @@ r"""Deep Poisson factor analysis by Bayesian conditional density filtering: one 
 
 The filter keeps sufficient statistics of all past documents: counts of words per topic, moments of
 the regressions of the binary layers, and the tables, tokens and uses of each topic. For each batch
-it runs `rounds` rounds. In a round, the parameters are drawn from their exact conditionals
-(`isotherm.topics.dpfa.conjugate`, `isotherm.topics.dpfa.rates`) given the statistics of the past
-*and* the current statistics of the batch; then the local variables of the batch are swept given the
-parameters. The statistics of the batch, averaged over the rounds after `burn_in`, are added to
-those of the past, and the batch is discarded.
+it runs `rounds` rounds. In every round but the first, the parameters are drawn from their exact
+conditionals (`isotherm.topics.dpfa.conjugate`, `isotherm.topics.dpfa.rates`) given the statistics
+of the past *and* the current statistics of the batch. Then the local variables of the batch are
+swept given the parameters. The statistics of the batch, averaged over the rounds after `burn_in`,
+are added to those of the past, and the batch is discarded.
 
 The approximation is that Pólya-Gamma variables and tables are drawn at the parameters of their own
 round and never redrawn. Nothing is scaled, and statistics of the past are not discounted. With
-depth 1 this is NB-FTM by BCDF, with a normal prior on the logits.
+depth 1 the model is the negative binomial focused topic model (NB-FTM), with a normal prior on the
+logits.
 
 References
 ----------
@@ -46,7 +47,9 @@ class SufficientStatistics(NamedTuple):
     """Counts (words, topics)."""
     moments: Moments
     tables: np.ndarray
+    """Number of tables of each topic (`isotherm.topics.dpfa.rates`)."""
     tokens: np.ndarray
+    """Number of tokens of each topic."""
     used: np.ndarray
     """Number of documents in which each topic is on."""
 
@@ -59,13 +62,13 @@ class DPFAFilter:
     model
         The model.
     rounds, burn_in
-        Draws of the parameters per batch, and how many of them are discarded.
+        Rounds per batch, and how many of them are discarded.
     sweeps
         Gibbs sweeps over the batch per round.
     start
         Initialization from the first documents (`isotherm.topics.dpfa.initialization.learn_start`).
-        Their counts of words are part of the past, but they add nothing to the statistics of the
-        binary layers. Without it topics start at random.
+        Their counts of words are part of the past, but they add nothing to the other statistics.
+        Without it topics start at random.
     seed
         Seed of all random numbers.
     threads
@@ -164,7 +167,10 @@ class DPFAFilter:
         return self.current
 
     def draw(self, index: int = 0) -> Parameters:
-        """Draw parameters given all documents so far; each `index` gives an independent draw."""
+        """Draw parameters given all documents so far.
+
+        Different values of `index` give independent draws.
+        """
         rng = counter_rng.generator(self.seed, "topics", self.num_batches * 2**20 + index)
         return self._draw(rng, self.statistics)
 

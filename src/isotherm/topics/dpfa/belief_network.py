@@ -27,7 +27,7 @@ from isotherm.types import Key, Sampler
 
 
 class Network(NamedTuple):
-    """Weights and biases of all layers, as `isotherm.topics.dpfa.model.Parameters` has them."""
+    """Weights and biases of all layers, as in `isotherm.topics.dpfa.model.Parameters`."""
 
     weights: tuple[Any, ...]
     biases: tuple[Any, ...]
@@ -67,7 +67,7 @@ class NetworkUpdate:
         return self.sampler.init(Network(weights, biases), random.fold(key, 2))
 
     def begin_step(self, seed: int, state: Any) -> NetworkHalfStep:
-        """Move to where the gradient is wanted."""
+        """Advance to the position at which the gradient is needed."""
         inside = _begin_step(noise_key(seed, stream=3), state, update=self)
         return NetworkHalfStep(inside, jax.tree.map(np.asarray, inside.position))
 

@@ -13,7 +13,7 @@ $$ \frac{\Pr(\text{on} \mid \text{rest})}{\Pr(\text{off} \mid \text{rest})} =
 where $E_k$ belongs to the unit's own prior logit. All factors are sums of positive float64 numbers,
 so there is no cancellation: with $m$ children the relative error of the odds is below
 $(4m + 8)\,2^{-53}$, plus $2^{-53}$ for each flip since $E$ was last recomputed. That is 1e-13 for
-128 children, and no augmentation variable is drawn. Products do not overflow while sums of absolute
+128 children. No auxiliary variables are drawn. Products do not overflow while sums of absolute
 weights stay below `LIMIT`.
 
 The product is computed in eight SIMD lanes in a fixed order, so it has the same bits on every
@@ -41,7 +41,7 @@ def _load(builder: Any, pointer: Any, index: Any) -> Any:
 
 
 def _product_of_lanes(builder: Any, lanes: Any) -> Any:
-    """Multiply all lanes pairwise, in three steps."""
+    """Return the product of all lanes, by three pairwise multiplications."""
     for half in (4, 2, 1):
         picks = ir.Constant(ir.VectorType(_I32, LANES), [(i + half) % LANES for i in range(LANES)])
         lanes = builder.fmul(lanes, builder.shuffle_vector(lanes, lanes, picks))
@@ -86,7 +86,7 @@ def split(odds, s, t, size):
 
 @njit(error_model="numpy")
 def multiply(odds, factors, row, size):
-    """Multiply odds by a row of factors, in address."""
+    """Multiply odds by a row of factors, in place."""
     for j in range(size):
         odds[j] *= factors[row, j]
 

@@ -16,8 +16,8 @@ Where the authors' MATLAB code differs from the paper, this module follows the p
 
 - In their code layer 1 is drawn given a mean-field layer 2, and the free sweep of contrastive
   divergence uses probabilities. Here both use states, so a sweep leaves the posterior invariant.
-- In their code the update of the top biases is computed but not applied, and statistics are of the
-  last sweep only. Here all biases learn, from all kept sweeps.
+- In their code the update of the top biases is computed but not applied, and only the last sweep is
+  used. Here all biases are updated, from all kept sweeps.
 - Their prior gradient of the topics is $\eta - 1 - e^\theta$, without the Jacobian. Here it is
   $\eta - e^\theta$.
 - In their code a gradient is used for 50 steps, and counts are scaled to one million documents.
@@ -66,7 +66,8 @@ class DPFABoltzmann(DPFAChain):
     divergence_steps
         $k$, the number of free sweeps of contrastive divergence.
     optimiser
-        An optax optimizer. It gets the gradient of the mean loss per document.
+        An optax optimizer for weights and biases; it gets the gradient of the mean loss of a
+        document.
     start, rate_step, sweeps, burn_in, thin, score_every, seed, threads, shared
         As in `DPFAChain`.
 

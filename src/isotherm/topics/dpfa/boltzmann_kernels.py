@@ -14,8 +14,8 @@ without the normalizing terms of a belief network, so all units of a layer are d
 sweep leaves $p(z, h \mid x)$ invariant.
 
 Arguments are those of `isotherm.topics.dpfa.kernels.sweep_documents`; `down` is not used. Numba
-only looks at this file to decide whether compiled code is stale: after a change in one of the
-modules it imports, touch this file.
+compiles again only if this file has changed: after a change in one of the modules it imports, touch
+this file.
 """
 
 import numpy as np
@@ -80,15 +80,13 @@ def sweep_documents(
     initializes the assignments comes before all others.
     """
     num_topics, top, width = len(rates), len(sizes) - 1, bias.shape[1]
-    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
     unused_weight, on_if_unused = np.zeros(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds = np.empty((top + 1, width))
-    words, rows = token_buffers(first, last, token_starts)
+    n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
     count_words = len(word_topics) > 0
     for j in range(first, last):
-        begin = token_starts[j]
-        length = expand_tokens(
-            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+        begin, length = expand_tokens(
+            j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n
         )
         state, gamma, doc_units = starts[j], increment(starts[j]), units[j]
         if fresh:

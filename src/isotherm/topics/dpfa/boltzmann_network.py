@@ -4,8 +4,8 @@ The gradient of the log likelihood of a document is a difference of two expectat
 $\mathrm E[h^{(\ell)}h^{(\ell+1)\top}]$ given the document minus the same expectation under the
 prior of the machine, and likewise with $h^{(\ell)}$ for the biases. The first is estimated from
 layers that were swept with the documents. The second has no closed form. Contrastive divergence
-estimates it from layers that start at the former and make $k$ Gibbs sweeps without tokens, layer 1
-first:
+estimates it from layers after $k$ Gibbs sweeps without tokens, layer 1 first, which start from the
+layers of the documents:
 
 $$ \hat g_{W^{(\ell)}} = \frac1M\sum_{m=1}^M
    \bigl(h^{(\ell)}_mh^{(\ell+1)\top}_m - \tilde h^{(\ell)}_m\tilde h^{(\ell+1)\top}_m\bigr),
@@ -103,7 +103,7 @@ def logits(network: Network, units: Any, layer: int) -> jax.Array:
 def free_sweeps(
     key: Key, network: Network, units: tuple[jax.Array, ...], steps: int
 ) -> tuple[jax.Array, ...]:
-    """Make Gibbs sweeps over layers (rows, units) without documents, layer 1 first."""
+    """Return layers (rows, units) after Gibbs sweeps without documents, layer 1 first."""
 
     def sweep(i: Any, units: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         now, layers = random.fold(key, i), list(units)

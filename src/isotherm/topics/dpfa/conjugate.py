@@ -7,7 +7,7 @@ Pólya-Gamma variable $\omega_{kj} \sim \mathrm{PG}(1, \psi_{kj})$ per unit and 
 $$ (w_k, c_k) \mid \omega \sim \mathcal N(P_k^{-1}v_k,\ P_k^{-1}), \qquad
    P_k = I + \sum_j \omega_{kj}x_jx_j^\top, \quad v_k = \sum_j (h_{kj} - \tfrac12)\,x_j , $$
 
-jointly for all weights of a unit. `Moments` are the two sums, which are additive over batches, as
+jointly for all weights of a unit. `Moments` are the two sums. They are additive over batches, which
 filtering needs.
 
 References

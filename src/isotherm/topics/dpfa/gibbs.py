@@ -1,10 +1,10 @@
 r"""Deep Poisson factor analysis by Gibbs sampling: exact conditionals, all documents in memory.
 
-One sweep draws the local variables of every document (`isotherm.topics.dpfa.kernels`), then topics,
-weights and biases (`isotherm.topics.dpfa.conjugate`), then $r$, $p$ and $\gamma_0$
-(`isotherm.topics.dpfa.rates`). It targets the posterior without error, but needs memory
-proportional to the number of tokens, and a pass over all tokens per draw. For small corpora, and as
-a reference for the other two algorithms.
+One sweep draws the local variables of every document (`isotherm.topics.dpfa.kernels`) and, given
+these, weights, biases and topics (`isotherm.topics.dpfa.conjugate`) and $r$, $p$ and $\gamma_0$
+(`isotherm.topics.dpfa.rates`). The chain targets the posterior without error, but needs memory
+proportional to the number of tokens, and a pass over all tokens per draw. It is for small corpora,
+and a reference for the other algorithms.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ class DPFAGibbs:
         Maximum number of threads for the sweeps.
     parameters
         Initial parameters; by default topics are drawn from $\mathrm{Dir}(1)$, weights and biases
-        are 0, and rates that are not fixed are 1.
+        are 0, and, unless the model fixes them, $r = \gamma_0 = 1$ and $p = 1/2$.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class DPFAGibbs:
 
 
 def first_parameters(model: DPFA, seed: int, start: Start | None = None) -> Parameters:
-    """Return initial parameters: random topics, or drawn given `start`; weights are 0."""
+    """Return initial parameters: topics at random or drawn given `start`, zero weights."""
     rng = counter_rng.generator(seed, "topics", -1)
     pairs = zip(model.layers[:-1], model.layers[1:], strict=True)
     if start is None:

@@ -2,7 +2,7 @@ r"""Initialization on a stream: topics from an LDA filter, rates that fit the le
 
 From random topics, updates that hold topics fixed within a batch converge slowly, because all
 topics explain every token about equally well. On Wikipedia a single draw still has a perplexity of
-1900 after 15 000 documents. The filter of latent Dirichlet allocation (`isotherm.topics.bcdf`)
+1900 after 15 000 documents. The filter for latent Dirichlet allocation (`isotherm.topics.bcdf`)
 integrates the topics out and uses the batch's own counts; it has a perplexity of 1360 after 10 000
 documents, and chains that start from its topics improve further. So `learn_start` fits this filter
 to the first documents of the stream, in one pass.
@@ -30,7 +30,7 @@ class Start(NamedTuple):
     """Initial values learned from the first documents of a stream."""
 
     counts: np.ndarray
-    """Expected counts of the words of these documents, (words, topics)."""
+    """Expected counts of words per topic in these documents, (words, topics)."""
     documents: int
     """Number of documents."""
     r: float

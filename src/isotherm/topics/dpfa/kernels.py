@@ -15,9 +15,9 @@ $\mathrm E[\theta_k \mid z, h^{(2)}]$ when all tokens are counted.
 
 Each document uses its own random stream (`isotherm.topics.counter_rng`), so any number of threads
 gives the same bits. The functions here do not check their arguments;
-`isotherm.topics.dpfa.local_gibbs` has the checked functions to call. Numba only looks at this file
-to decide whether compiled code is stale: after a change in `binary_units.py`, `counter_rng.py`,
-`simd_categorical.py` or `isotherm/topics/kernels.py`, touch this file.
+`isotherm.topics.dpfa.local_gibbs` has the checked functions to call. Numba compiles again only if
+this file has changed: after a change in `binary_units.py`, `counter_rng.py`, `simd_categorical.py`
+or `isotherm/topics/kernels.py`, touch this file.
 """
 
 import numpy as np
@@ -172,21 +172,19 @@ def sweep_documents(
 
     Sweep `i` is kept if `kept_index[i]` is not negative: tokens per topic and units are then stored
     in row `kept_index[i]` of `kept_counts` and `kept_units`, expected intensities are added to
-    `theta` and, if `word_topics` has rows, tokens to row `word_rows[i]` of `word_topics` for
-    non-zero `i`. With `fresh` the layers above the first are drawn from the prior, and a sweep that
-    initializes the assignments comes before all others.
+    `theta` and, if `word_topics` has rows, tokens of entry `k` to row `word_rows[k]` of
+    `word_topics`. With `fresh` the layers above the first are drawn from the prior, and a sweep
+    that initializes the assignments comes before all others.
     """
     num_topics, top, width = len(rates), len(sizes) - 1, bias.shape[1]
-    n, weights = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
     unused_weight, on_if_unused = np.empty(num_topics, np.float32), np.empty(num_topics, np.float64)
     odds, s, t = np.empty((top + 1, width)), np.empty(width), np.empty(width)
     evidence = np.empty(width)
-    words, rows = token_buffers(first, last, token_starts)
+    n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
     count_words = len(word_topics) > 0
     for j in range(first, last):
-        begin = token_starts[j]
-        length = expand_tokens(
-            j, indptr, indices, counts, word_rows, count_words, assignments, begin, words, rows, n
+        begin, length = expand_tokens(
+            j, indptr, indices, counts, word_rows, token_starts, assignments, words, rows, n
         )
         state, gamma, doc_units = starts[j], increment(starts[j]), units[j]
         for layer in range(top, -1, -1):

@@ -52,14 +52,14 @@ class LocalState(NamedTuple):
 
 
 def local_state_dict(state: LocalState | None) -> StateDict:
-    """Return local variables as arrays by name; nothing for `None`."""
+    """Return local variables as arrays by name; an empty dictionary for `None`."""
     if state is None:
         return {}
     return {"assignments": state.assignments.copy(), "units": state.units.copy()}
 
 
 def load_local_state(state: Mapping[str, np.ndarray]) -> LocalState | None:
-    """Return local variables from a state that contains `local_state_dict`."""
+    """Return the local variables in a state that contains `local_state_dict`, or `None`."""
     if "units" not in state:
         return None
     return LocalState(state["assignments"].copy(), state["units"].copy())
@@ -69,7 +69,7 @@ class SweepResult(NamedTuple):
     """Result of Gibbs sweeps over a batch; expectations are means over the kept sweeps."""
 
     words: np.ndarray
-    """Distinct words of the batch in rising order, int32."""
+    """Distinct words of the batch in increasing order, int32; none without `count_words`."""
     word_counts: np.ndarray
     r"""$\mathrm E[n_{kw}]$, (distinct words, topics), float32; no rows without `count_words`."""
     intensities: np.ndarray
@@ -88,7 +88,10 @@ class SweepResult(NamedTuple):
         return counts
 
     def all_gather(self, num_words: int) -> "SweepResult":
-        """Combine the results of all processes (`isotherm.topics.distributed`); keep the state."""
+        """Return the combined results of all processes, with the state of this process.
+
+        All processes must call it (`isotherm.topics.distributed`).
+        """
         return SweepResult(
             np.arange(num_words, dtype=np.int32),
             distributed.all_reduce_counts(self.all_word_counts(num_words), len(self.counts)),
@@ -205,8 +208,8 @@ def sweep(
     batch
         Documents. A document uses the random stream of its number, `batch.documents`.
     sweeps, burn_in, thin
-        Number of sweeps, how many of them are discarded, and the distance of kept sweeps after
-        that.
+        Number of sweeps, how many of them are discarded, and the interval between kept sweeps
+        after that.
     seed, step
         Seed, and the step of the chain: they determine the random numbers.
     state
@@ -217,7 +220,7 @@ def sweep(
     threads
         Maximum number of threads.
     kernel
-        Compiled sweep: of the belief network, or
+        Compiled sweep: by default that of the belief network; that of the Boltzmann machine is
         `isotherm.topics.dpfa.boltzmann_kernels.sweep_documents`.
     """
     if prepared.rows.shape[0] != batch.num_words:

@@ -1,9 +1,10 @@
 r"""Held-out perplexity of deep Poisson factor analysis, by document completion.
 
-As in `isotherm.topics.perplexity`. For each draw of the parameters the kernel sweeps the observed
-tokens of the test documents and returns $\mathrm E[\theta]$, averaged over kept sweeps; it is
-normalized per document, so that every draw has the same weight. With `warm` the local variables of
-one draw are the start of the next: one chain per test document, as in the authors' protocol.
+The score is that of `isotherm.topics.perplexity`. For each draw of the parameters the kernel sweeps
+the observed tokens of the test documents and returns $\mathrm E[\theta]$, averaged over kept
+sweeps; it is normalized per document, so that every draw has the same weight. With `warm` the
+sweeps of a draw start from the local variables of the previous draw: one chain per test document,
+as in the authors' protocol.
 """
 
 from collections.abc import Mapping
@@ -22,18 +23,19 @@ from isotherm.topics.state import StateDict
 
 
 class DPFAScore:
-    """Running perplexity: add draws of the parameters one by one, get the result at any time.
+    """Running perplexity: draws of the parameters are added one by one, and scored at any time.
 
     Parameters
     ----------
     split
         Test documents, split by `isotherm.topics.corpus.completion`.
     sweeps, burn_in, thin
-        As in `isotherm.topics.dpfa.local_gibbs.sweep`, for the first draw.
+        As in `isotherm.topics.dpfa.local_gibbs.sweep`, for the first draw with `warm`, and for
+        every draw without it.
     warm
-        Start the sweeps of a draw from the local variables of the previous draw.
+        Whether to start the sweeps of a draw from the local variables of the previous draw.
     warm_sweeps
-        Sweeps per draw after the first with `warm`; all are kept.
+        With `warm`, the sweeps per draw after the first; all are kept.
     seed
         Seed of the sweeps.
     threads
@@ -129,7 +131,7 @@ def predict_batch(
     seed
         Seed of the split and of the sweeps.
     num_batches
-        Number of batches learned so far; the random numbers are not those of the sweeps that learn.
+        Number of batches learned so far. It selects random numbers that learning does not use.
     settings
         Other arguments of `isotherm.topics.dpfa.local_gibbs.sweep`.
 

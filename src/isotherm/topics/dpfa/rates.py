@@ -21,7 +21,8 @@ $\tanh(h/2)$.
 $$ p(\gamma_0 \mid r) \propto \gamma_0^{e_0 - 1}e^{-f_0\gamma_0}
    \prod_k c_0^{\gamma_0}r_k^{\gamma_0}/\Gamma(\gamma_0) $$
 
-is sampled by a slice sampler in $\log\gamma_0$, which has no step size and leaves it invariant.
+is sampled by a slice sampler in $\log\gamma_0$, which has no step size and leaves this law
+invariant.
 
 References
 ----------
@@ -66,7 +67,7 @@ def initial_rates(model: DPFA, r: float = 1.0, p: float = 0.5, mass: float = 1.0
     r, p
         Initial values if they are not fixed.
     mass
-        $g_1$, the number of tokens per topic that $p$ is estimated from.
+        $g_1$: about the number of tokens per topic that the value of $p$ stands for.
     """
     size = model.num_topics
     r, p = r if model.r is None else float(model.r), p if model.p is None else model.p
@@ -118,7 +119,7 @@ def cir_update(
 def gibbs_update(
     model: DPFA, rng: np.random.Generator, rates: Rates, counts: np.ndarray, on: np.ndarray
 ) -> Rates:
-    """Draw the rates that are not fixed given all documents, (documents, topics)."""
+    """Draw the rates that are not fixed, given `counts` and `on`, (documents, topics)."""
     tables = draw_tables(rng, counts, rates.rates) if model.r is None else np.zeros(0)
     return draw_from_sums(model, rng, rates, tables, counts.sum(0), on.sum(0))
 
@@ -170,7 +171,7 @@ def _draw_gamma0(model: DPFA, rng: np.random.Generator, gamma0: float, r: np.nda
 def slice_sample(
     rng: np.random.Generator, log_density: Callable[[float], float], x: float, width: float = 1.0
 ) -> float:
-    """Take one step of slice sampling with stepping out and shrinking."""
+    """Take one step of slice sampling with stepping out and shrinking; return the new value."""
     level = log_density(x) - rng.standard_exponential()
     low = x - width * rng.random()
     high = low + width

@@ -1,10 +1,11 @@
 r"""Deep Poisson factor analysis of a stream, by stochastic-gradient MCMC.
 
 In a step, the local variables of a batch of documents are swept given topics and weights, at the
-position where their samplers evaluate the gradient. Then the topics are updated
+positions where their samplers evaluate the gradient. Then the topics
 (`isotherm.topics.topic_updates`, `isotherm.topics.scir`), the weights and biases of the binary
-layers (`isotherm.topics.dpfa.belief_network`), and $r$, $\gamma_0$, $p$
-(`isotherm.topics.dpfa.rates`). The batch is discarded: memory does not grow with the stream.
+layers (`isotherm.topics.dpfa.belief_network`) and $r$, $\gamma_0$, $p$
+(`isotherm.topics.dpfa.rates`) are updated. The batch is discarded: memory does not grow with the
+stream.
 
 Step $t$ is a function of the seed, the state, $t$ and the batch, so a chain can be resumed at any
 step. Results do not depend on the number of threads or processes.
@@ -46,7 +47,7 @@ class WeightsDivergedError(DivergedError):
 def default_rate_step(step: Any) -> Any:
     r"""Return the default step size of $r$ and $p$: $0.1/\sqrt{1 + t/100}$.
 
-    Large at first, since the initial values are rough.
+    It is large at first, since the initial values are rough.
     """
     return 0.1 / (1 + step / 100) ** 0.5
 
@@ -76,7 +77,8 @@ class DPFAChain:
     rate_step
         $h$ of $r$ and $p$: a number, or a schedule over batches; by default `default_rate_step`.
     sweeps, burn_in, thin
-        Gibbs sweeps per batch, how many are discarded, and the distance of kept sweeps after that.
+        Gibbs sweeps per batch, how many are discarded, and the interval between kept sweeps after
+        that.
     score_every
         Predict a part of every `score_every`-th batch before learning from it; 0 means never.
     seed

@@ -65,11 +65,12 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Check the settings and build a learner for `partial_fit`."""
 
     def perplexity(self, X: Any = None, *, observed: Any = None, scored: Any = None) -> float:
-        """Compute the perplexity of documents by completion: half of the tokens observed.
+        """Compute the perplexity of documents by completion.
 
-        Predictions are averaged over draws. This is not the bound of scikit-learn's
-        `LatentDirichletAllocation.perplexity`. `log_likelihoods` has the terms of each document,
-        for standard errors.
+        A part of the tokens of each document is observed (half of them, if `X` is given), and the
+        others are predicted. Predictions are averaged over draws. This is not the bound of
+        scikit-learn's `LatentDirichletAllocation.perplexity`. `log_likelihoods` has the terms of
+        each document, for standard errors.
 
         Parameters
         ----------
@@ -83,13 +84,13 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @abstractmethod
     def _score(self, X: Any, observed: Any, scored: Any) -> CompletionScore:
-        """Predict the scored tokens of documents with all draws."""
+        """Return the score of all draws on the scored tokens of documents."""
 
     def log_likelihoods(self, observed: Any, scored: Any) -> np.ndarray:
         """Compute the log probability of the scored tokens of each document, (documents,).
 
-        The differences between two models, document by document, tell how much better one of them
-        is, and with which standard error.
+        Compare two models by their differences, document by document: the mean shows how much
+        better one of them is, and the standard error is that of paired data.
 
         Parameters
         ----------
@@ -104,7 +105,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return -float(np.log(self.perplexity(X)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file; reading it back executes nothing.
+        """Write the fitted model to a file without pickle; loading it executes no code.
 
         A loaded model gives the same results, and continues a stream bit for bit.
 
@@ -121,7 +122,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; nothing in the file is executed.
+        """Read a model that `save` wrote; loading executes no code from the file.
 
         Parameters
         ----------
@@ -270,7 +271,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return viewer.pyldavis_data(self.components_, self.transform(X), corpus, words)
 
     def _layer_data(self, corpus: Corpus, vocabulary: Any) -> dict[str, Any]:
-        """Return what the page shows about layers; nothing for a shallow model."""
+        """Return what the page shows about layers; an empty dictionary for a shallow model."""
         del corpus, vocabulary
         return {}
 
@@ -357,12 +358,12 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return DocumentBar(bool(self.verbose), num_documents, type(self).__name__)
 
     def _check_settings(self, counts: dict[str, int], positive: tuple[str, ...]) -> None:
-        """Check settings, also those that the chosen learner does not use.
+        """Check settings, including those that the chosen learner does not use.
 
         Parameters
         ----------
         counts
-            Names of integer settings, with their least values.
+            Names of integer settings, with their smallest values.
         positive
             Names of settings that are `None`, positive numbers or schedules.
         """
@@ -384,7 +385,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ValueError(f"`fractional` must be 'refuse' or 'round', got {self.fractional!r}.")
 
     def _begin(self, corpus: Corpus) -> None:
-        """Check that there are words to learn from, and fix the seed."""
+        """Check that there are words to learn from, and set the seed."""
         if corpus.num_tokens == 0:
             raise ValueError("`X` has no words: every count is zero.")
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -394,7 +395,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return check_word_prior(self.topic_word_prior)
 
     def _warn_unused(self, reason: str, *names: str) -> None:
-        """Warn about settings that were given but have no effect, for a reason."""
+        """Warn about settings that are not `None` but have no effect, with the reason."""
         for name in names:
             if getattr(self, name) is not None:
                 text = f"`{name}` has no effect: {reason}. Leave it at None."
@@ -427,10 +428,10 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Split the tokens of documents into halves, or check a split that is given."""
         if X is not None:
             if observed is not None or scored is not None:
-                raise ValueError("Give either `X`, or `observed` and `scored`, not both.")
+                raise ValueError("Pass either `X`, or `observed` and `scored`, not both.")
             return completion(self._corpus(X, reset=False), seed=0)
         if observed is None or scored is None:
-            raise ValueError("Give `X`, or both `observed` and `scored`.")
+            raise ValueError("Pass `X`, or both `observed` and `scored`.")
         parts = [self._corpus(part, reset=False) for part in (observed, scored)]
         if len(parts[0]) != len(parts[1]):
             raise ValueError(

@@ -4,7 +4,8 @@ Documents are divided into folds. For every number of topics $K$ a model is fitt
 and the held-out tokens of the fold's documents are predicted (`isotherm.topics.perplexity`). The
 score of $K$ is the mean log probability of a token over all folds. Differences to the best $K$ are
 *paired*, document by document, so their standard errors do not contain the variation between
-documents, which is much larger: with $d_j$ the difference of the log likelihoods of document $j$,
+documents, which is much larger. With $n_j$ scored tokens in document $j$ and $d_j$ the difference
+of its log likelihoods,
 $\mathrm{se} = \sqrt{\frac{J}{J-1}\sum_j(d_j - \bar d n_j)^2}\,/\sum_j n_j$,
 $\bar d = \sum_j d_j/\sum_j n_j$.
 
@@ -52,7 +53,7 @@ class Choice(NamedTuple):
     """Smallest number of topics within one standard error of the best."""
 
     def __str__(self) -> str:
-        """Format the scores as plain text."""
+        """Return the scores as a table in plain text."""
         lines = [f"{'topics':>6}{'perplexity':>20}{'nats below the best':>22}{'NPMI':>18}"]
         for x in self.scores:
             mark = " <- chosen" * (x.num_topics == self.chosen) + " (best)" * (
@@ -141,7 +142,7 @@ def _choose(
     folds, used = coherences.shape[1], lengths > 0
     for i, size in enumerate(sizes):
         difference = log_likelihoods[i] - log_likelihoods[best]
-        # The error of a mean is that of its exponential, divided by the value.
+        # Delta method: the error of a mean is that of its exponential, divided by the exponential.
         ratio, error = perplexity_with_error(difference[used], lengths[used])
         scores.append(
             NumTopics(

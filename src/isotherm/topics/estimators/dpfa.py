@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PASSES = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}
 """Algorithms, and their default of `max_iter`."""
 _COUNTS = {"batch_size": 1, "num_draws": 1, "sweeps": 1, "burn_in": 0, "evaluate_every": 0}
-"""Integer settings and their least values."""
+"""Integer settings and their smallest values."""
 
 
 def _supports_streams(estimator: "BayesianDPFA") -> bool:
@@ -61,8 +61,8 @@ class BayesianDPFA(TopicEstimator):
     r, p
         A fixed value of $r$ or $p$ for all topics, or `None` to sample them.
     sampler
-        Sampler of the topics: `"scir"`, `"sgrld"`, … as in `BayesianLDA`, or a sampler object built
-        with `grad_fn=None`.
+        Sampler of the topics: `"scir"`, `"sgrld"` or another name of a stochastic-gradient sampler
+        as in `BayesianLDA`, or a sampler object built with `grad_fn=None`.
     step_size
         $h$ of the topics' sampler, a number or a schedule; `None` is a default for each sampler.
     weight_step_size, diffusion, integrator
@@ -78,15 +78,17 @@ class BayesianDPFA(TopicEstimator):
         Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
         number of documents seen.
     start_documents
-        Number of first documents that initialize the topics by a filter of plain LDA; 0 is a random
-        initialization, which takes much longer to converge. In a stream the layers start to learn
-        after these documents. `None` is 10 000 in `fit` and 1000 in `partial_fit`; for 128 topics
-        10 000 are better there, too.
+        Number of first documents from which a filter for plain LDA learns the initial topics; 0 is
+        a random initialization, which takes much longer to converge. In a stream the layers start
+        to learn after these documents. `None` is 10 000 in `fit` and 1000 in `partial_fit`; for 128
+        topics 10 000 are better there, too. With filtering, `fit` uses at most half of the
+        documents.
     num_draws
         Number of draws to keep.
     sweeps, burn_in
-        Gibbs sweeps per batch, and how many of them are discarded. Filtering makes them in five
-        rounds.
+        Gibbs sweeps per batch, and how many of them are discarded. Filtering divides the sweeps
+        into five rounds and discards the first two. With Gibbs sampling both matter only for
+        `transform`, `perplexity` and the like.
     evaluate_every
         Predict a part of every `evaluate_every`-th batch before learning from it; 0 means never.
     fractional
@@ -117,7 +119,8 @@ class BayesianDPFA(TopicEstimator):
         there were none: in `fit`, documents are new in the first pass only, and the first
         `start_documents` are not.
     training_perplexity_
-        The same for documents that were learned from before: in later passes of `fit`.
+        The same for documents that are not new: those of later passes of `fit`, and the first
+        `start_documents`.
     n_documents_seen_, n_batch_iter_, n_iter_
         Number of documents and batches learned from, and of passes of `fit`.
 

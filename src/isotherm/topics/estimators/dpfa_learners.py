@@ -23,7 +23,7 @@ from isotherm.topics.scir import SCIR
 from isotherm.types import Sampler
 
 ROUNDS, ROUNDS_BURN_IN = 5, 2
-"""Draws of the parameters per batch when filtering, and how many of them are discarded."""
+"""Rounds per batch when filtering, and how many of them are discarded."""
 WINDOW = 10
 """Number of scored batches in the running perplexity."""
 
@@ -44,7 +44,7 @@ def network_sampler(
 
 
 class DPFAPlan(NamedTuple):
-    """Settings from which a chain or filter is built; can be pickled."""
+    """Settings from which a chain or filter is built; it can be pickled."""
 
     model: DPFA
     inference: str
@@ -61,7 +61,7 @@ class DPFAPlan(NamedTuple):
     threads: int
 
     def build(self, start: Start | None, num_start_batches: int) -> DPFAChain | DPFAFilter:
-        """Build a chain or filter; `num_start_batches` were used for the initialization."""
+        """Build a chain or filter; `num_start_batches` batches were used to initialize it."""
         common: dict[str, Any] = {"start": start, "seed": self.seed, "threads": self.threads}
         if self.inference == "filtering":
             sweeps = -(-self.sweeps // ROUNDS)
@@ -130,7 +130,7 @@ class DPFALearner(Learner):
 
 
 class StreamLearner(DPFALearner):
-    """Learns from batches by a chain or a filter; its memory does not grow.
+    """Learner from batches by a chain or a filter; its memory does not grow.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class StreamLearner(DPFALearner):
 
     @property
     def waiting(self) -> bool:
-        """Whether documents are only collected for the initialization."""
+        """Whether documents are still being collected for the initialization."""
         return self.chain is None
 
     def _build_chain(self) -> DPFAChain | DPFAFilter:

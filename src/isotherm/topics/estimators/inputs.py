@@ -1,4 +1,4 @@
-"""What users pass to the topic estimators: texts and bags by mistake, names of words, priors."""
+"""Checks of what users pass to the topic estimators: counts, names of words, priors."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -11,13 +11,13 @@ from isotherm.topics import layout
 from isotherm.topics.dirichlet_priors import Shape
 
 LEARNED: dict[str, Shape] = {"learned": "asymmetric", "learned-symmetric": "symmetric"}
-"""Values of `doc_topic_prior` that learn it."""
+"""Values of `doc_topic_prior` for a learned prior."""
 SEED_COUNT = 10.0
 """Default pseudo-count of a seed word."""
 
 
 def refuse_texts(X: Any) -> None:
-    """Raise an error that says how to make counts of texts or of gensim's bags."""
+    """Raise an error for texts or gensim's bags, which says how to convert them to counts."""
     if isinstance(X, str) or _has_texts(X):
         raise ValueError(
             "`X` must be counts, (documents, words), but it has texts: convert them by "
@@ -70,13 +70,13 @@ def word_names(vocabulary: Any, num_words: int) -> Any:
 
 
 def check_word_prior(prior: Any) -> float:
-    """Check the prior of the words of a topic; `None` is 0.05, also the first learned value."""
+    """Check the prior of the words of a topic and return it; `None` and `"learned"` give 0.05."""
     if prior is None or (isinstance(prior, str) and prior == "learned"):
         return 0.05
     if np.ndim(prior) > 0:
         raise ValueError(
             "`topic_word_prior` must be one number for all words and topics, got an array of shape "
-            f"{np.shape(prior)}. `seed_words` of `BayesianLDA` gives topics words of their own."
+            f"{np.shape(prior)}. To favour words in a topic, use `seed_words` of `BayesianLDA`."
         )
     require_positive("topic_word_prior", prior)
     return float(prior)
@@ -130,7 +130,10 @@ def _column(word: Any, columns: Mapping[Any, int], num_words: int) -> int:
 
 
 def check_doc_prior(prior: Any, num_topics: int) -> tuple[np.ndarray, Shape | None]:
-    r"""Return the (first) prior $\alpha$ of documents, and how it is learned, if it is."""
+    r"""Check the prior $\alpha$ of documents; return it and how it is learned, or `None`.
+
+    A learned prior starts at 0.1.
+    """
     if isinstance(prior, str):
         if prior not in LEARNED:
             known = ", ".join(map(repr, LEARNED))
@@ -141,7 +144,7 @@ def check_doc_prior(prior: Any, num_topics: int) -> tuple[np.ndarray, Shape | No
 
 
 def same_setting(a: Any, b: Any) -> bool:
-    """Return whether two values of a setting are the same, also if they are arrays."""
+    """Return whether two values of a setting are equal; they may be arrays."""
     if a is b:
         return True
     if isinstance(a, Real) and isinstance(b, Real):

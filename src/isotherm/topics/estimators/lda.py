@@ -39,7 +39,7 @@ _COUNTS = {
     "sweeps": 1,
     "burn_in": 0,
 }
-"""Integer settings and their least values."""
+"""Integer settings and their smallest values."""
 _DOC_PRIORS: dict[str, Any] = {"gibbs": "learned", "filter": 0.1}
 """Learners that can learn the priors, and their default of `doc_topic_prior`."""
 
@@ -98,8 +98,8 @@ class BayesianLDA(TopicEstimator):
     num_draws
         Number of draws to keep.
     sweeps, burn_in
-        Gibbs sweeps per batch, and how many of them are discarded. Gibbs sampling makes `sweeps`
-        sweeps in each of the `max_iter` passes, and keeps draws from the second half.
+        Gibbs sweeps per batch, and how many of them are discarded. With Gibbs sampling a fit makes
+        `max_iter * sweeps` sweeps over all documents, and keeps draws from the second half.
     fractional
         What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
@@ -195,7 +195,7 @@ class BayesianLDA(TopicEstimator):
         return self
 
     def _run_gibbs(self, learner: GibbsLDALearner, corpus: Corpus, bar: DocumentBar) -> None:
-        # The bar counts documents of a pass, so a sweep is a part of that.
+        # The bar counts `len(corpus)` documents per pass, and a pass is `sweeps` sweeps.
         done, per_sweep = 0, len(corpus) / self.sweeps
 
         def report() -> None:
@@ -392,5 +392,8 @@ class BayesianLDA(TopicEstimator):
             (seeds is not None, "`seed_words`"),
         ]:
             if given:
-                raise ValueError(f"{what} needs Gibbs sampling or the filter, not a sampler.")
+                raise ValueError(
+                    f"{what} needs Gibbs sampling or the filter: `sampler` must be 'auto', "
+                    "'gibbs' or 'filter'."
+                )
         return alpha, {}

@@ -24,7 +24,7 @@ from isotherm.topics.scir import SCIR
 from isotherm.topics.tlasgr import TLASGR
 
 NUM_STARTS, START_SWEEPS = 4, 10
-"""Number of starts of Gibbs sampling, and the most sweeps that each of them makes."""
+"""Number of starts of Gibbs sampling, and the largest number of sweeps of each."""
 SAMPLERS: dict[str, Callable[[Any, float], Any]] = {
     "scir": lambda h, beta: SCIR(polynomial(1.0, 1, 0.7) if h is None else h, beta),
     "sgrld": lambda h, beta: sgrld(None, polynomial(0.05, 100, 0.6) if h is None else h, beta),
@@ -67,10 +67,10 @@ _cached_sampler = lru_cache(maxsize=32)(_build_sampler)
 
 
 class Learner(ABC):
-    """Learns from batches and has draws; its memory does not grow with the number of batches.
+    """Base of all learners: it learns from batches, and returns draws.
 
-    A pickle contains the state of `chain` instead of the chain, since samplers consist of
-    functions.
+    Memory does not grow with the number of batches. A pickle contains the state of `chain` instead
+    of the chain, since samplers consist of functions, which cannot be pickled.
     """
 
     chain: Any = None
@@ -81,7 +81,7 @@ class Learner(ABC):
 
     @property
     def waiting(self) -> bool:
-        """Whether documents are only collected for the initialization."""
+        """Whether documents are still being collected for the initialization."""
         return False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def kept_sweeps(num_sweeps: int, num_draws: int) -> set[int]:
 
 
 class LDAPlan(NamedTuple):
-    """Settings from which a chain or filter of LDA is built; can be pickled."""
+    """Settings from which a chain or filter of LDA is built; it can be pickled."""
 
     sampler: Any
     step_size: Any
@@ -155,7 +155,7 @@ class LDAPlan(NamedTuple):
     common: dict[str, Any]
     """Arguments that chains and filters have in common."""
     priors: dict[str, Any]
-    """How filters and Gibbs samplers learn the priors, and pseudo-counts."""
+    """How filters and Gibbs samplers learn the priors, and the pseudo-counts of seed words."""
 
     def build_filter(self) -> BCDFLDA:
         """Build a filter that has not learned yet."""
@@ -170,7 +170,7 @@ class LDAPlan(NamedTuple):
         )
 
     def build_gibbs(self, corpus: Corpus, start: int) -> GibbsLDA:
-        """Build a Gibbs sampler that has not made a sweep yet; every `start` is another one."""
+        """Build a Gibbs sampler that has made no sweep; each value of `start` has its own seed."""
         alpha, seed = self.common["alpha"], self.common["seed"] + 2**31 * start
         settings = {"alpha": alpha, "beta": self.beta, "seed": seed, **self.priors}
         return GibbsLDA(corpus, self.sizes[0], **settings)
@@ -206,8 +206,9 @@ class LDALearner(Learner):
 class GibbsLDALearner(LDALearner):
     """Collapsed Gibbs sweeps over all documents; draws are from the second half of the sweeps.
 
-    Topics that start merged may stay so for a very long time. So the chain is the best of
-    `NUM_STARTS` after a few sweeps, by the joint probability of words and assignments.
+    Topics that are merged at the start may stay merged for a very long time. So `NUM_STARTS` chains
+    make a few sweeps, and the one with the highest joint probability of words and assignments is
+    continued.
     """
 
     def __init__(self, plan: LDAPlan, num_draws: int) -> None:

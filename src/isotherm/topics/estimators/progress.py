@@ -54,7 +54,8 @@ class DocumentBar:
         perplexity
             Running perplexity; not shown if it is NaN.
         waiting
-            Whether documents are only collected for the initialization; then no rate is shown.
+            Whether documents are still being collected for the initialization; if so, no rate is
+            shown.
         """
         if self._bar is None:
             return

@@ -1,8 +1,8 @@
-"""Topic models in files: settings, draws and the state of the learner; reading executes nothing.
+"""Topic models in files: settings, draws and the state of the learner, without pickle.
 
-The file has the house format (`isotherm.io.sealed`): arrays with checksums, and a header in JSON
-that describes objects by the names of their types. Loading builds only the types in `_TYPES`, from
-their fields, so a file cannot execute anything.
+The format is that of `isotherm.io.sealed`: arrays with checksums, and a header in JSON that
+describes objects by the names of their types. Loading builds only the types in `_TYPES`, from their
+fields, so no code in a file can be executed.
 """
 
 import os
@@ -48,7 +48,7 @@ _TYPES: dict[str, type] = {
 }
 """Types of objects that a saved model may contain."""
 MAX_SWEEPS = 10**7
-"""More sweeps per batch than a model that learned anything has made."""
+"""Largest accepted number of sweeps per batch; a file with more is refused."""
 _COLLECTIONS: dict[str, type] = {"list": list, "tuple": tuple}
 
 
@@ -88,7 +88,7 @@ def load_model(kind: type, path: str | os.PathLike[str]) -> Any:
 
 
 class _Encoder:
-    """Converts objects to JSON terms, with arrays by name."""
+    """Converts objects to what JSON can represent, and collects their arrays by name."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -164,7 +164,7 @@ def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _scalar(dtype: str, value: Any) -> np.ndarray:
-    """Return an array without axes; raise an error if it would not be one."""
+    """Return an array without axes; raise an error if `value` is not a number."""
     if np.dtype(dtype).kind not in KINDS or not isinstance(value, bool | int | float):
         raise Damaged(f"{value!r} of type {dtype!r} is not a number.")
     return np.array(value, dtype)
@@ -173,8 +173,7 @@ def _scalar(dtype: str, value: Any) -> np.ndarray:
 def _check_sizes(fields: dict[str, Any]) -> None:
     """Raise an error if the plan of a learner needs more memory than its state in the file has.
 
-    A learner is built from its plan, and then gets its state; this comes before memory is
-    allocated for what the plan says.
+    Building a learner allocates the memory that its plan asks for, so this check comes first.
     """
     plan, state = fields.get("plan"), fields.get("chain")
     if state is None or not isinstance(plan, LDAPlan | DPFAPlan):

@@ -127,7 +127,7 @@ class DocumentSummary(NamedTuple):
 
 
 class DrawnShares(NamedTuple):
-    """What draws of the proportions say about topics and documents."""
+    """Shares of topics and main topics of documents, for every draw."""
 
     shares: np.ndarray
     """Mean share of each topic over documents, (draws, topics)."""

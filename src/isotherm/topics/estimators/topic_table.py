@@ -32,7 +32,7 @@ class TopicTable(NamedTuple):
     rows: list[dict[str, Any]]
     """One per topic: `topic`, `share`, the measures of coherence (`Interval`), `words`."""
     totals: dict[str, Interval]
-    """Mean coherence over topics, `diversity` and, with labels, `nmi` and `purity`."""
+    """Mean coherence, `diversity` of the 25 top words and, with labels, `nmi` and `purity`."""
     level: float
     """Posterior probability of the intervals."""
 

@@ -19,8 +19,9 @@ def choose_units(activation: Activation, max_units: int) -> list[np.ndarray]:
     """Choose the units of each layer that are correlated most strongly, from the top down.
 
     In the top layer these are the units with the largest sum of squared correlations, in the layers
-    below those most correlated with the chosen units above. A layer is ordered by the positions of
-    its correlated units, so that few lines cross.
+    below those with the largest positive correlation to a chosen unit above. A single layer shows
+    the units that are on most often. A layer is ordered by the positions of the units above that
+    its units are correlated with, so that few lines cross.
     """
     strength = [np.zeros_like(on) for on in activation.on]
     for layer, x in enumerate(activation.correlation):
@@ -93,7 +94,7 @@ def plot_graph(
         ]
         most, least = max(x.max() for x in shown), min(x.min() for x in shown)
         lines = [Line2D([], [], color=color, lw=2) for color in (_POSITIVE, _NEGATIVE)]
-        names = [f"on together (correlation to {most:.2f})", f"on apart (to {least:.2f})"]
+        names = [f"on together (correlation up to {most:.2f})", f"on apart (down to {least:.2f})"]
         figure.legend(lines, names, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
