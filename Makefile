@@ -54,6 +54,7 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/dpfa_stream.py
 	$(VENV)-bench/bin/python benchmarks/accuracy.py
 	$(VENV)-bench/bin/python benchmarks/noise.py
+	$(VENV)-bench/bin/python benchmarks/network_minibatches.py
 	$(VENV)-bench/bin/python benchmarks/ess.py
 	$(VENV)-bench/bin/python benchmarks/growth.py
 	$(VENV)-bench/bin/python benchmarks/streaming.py

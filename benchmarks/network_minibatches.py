@@ -1,4 +1,4 @@
-"""Predictions of a network on minibatches and on all rows: are their standard deviations equal?
+"""Compare the predictions of a network on minibatches with those on all rows.
 
 `BayesianMLPRegressor` on `power` (split 0, 8611 rows) with its balanced minibatches, and with all
 rows in every step. Chains of both start at the same networks, trained from the same seeds, and are
@@ -25,7 +25,7 @@ from isotherm.data.uci import Rows, load_uci
 from isotherm.diagnostics import ess, rhat
 
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
-LENGTHS = {(6,): 8, (32, 32): 3}
+LENGTHS = {(6,): 4, (32, 32): 2}
 """Hidden layers, and the number of fits in a row."""
 ROWS = 300
 

@@ -230,6 +230,7 @@ def test_dropout_diverges_only_if_all_of_its_rates_do():
         methods._dropout_settings(job, lambda key, data, setting: Constant(setting[0], 0.0))
 
 
+@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.slow
 @NEEDS_DATA
 def test_every_rival_predicts():
@@ -244,6 +245,7 @@ def test_every_rival_predicts():
             assert found["log likelihood"] > constant, name
 
 
+@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.slow
 @NEEDS_DATA
 def test_smoke_run(tmp_path):
