@@ -179,6 +179,8 @@ def test_the_predictive_sd_includes_coefficients_and_noise():
     each = model.draws_["coef"] @ x.T + model.draws_["intercept"][..., None]
     np.testing.assert_allclose(mean, each.mean((0, 1)))
     np.testing.assert_allclose(sd**2, each.var((0, 1)) + model.draws_["noise_variance"].mean())
+    _, far = model.predict(1e200 * x, return_std=True)  # whose square overflows
+    np.testing.assert_allclose(far / 1e200, (model.draws_["coef"] @ x.T).std((0, 1)))
 
 
 def test_a_known_noise_variance_is_not_sampled():

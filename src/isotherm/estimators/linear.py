@@ -153,8 +153,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             return mean
         coef = self.draws_["coef"].reshape(-1, len(self.coef_)) - self.coef_
         intercept = self.draws_["intercept"].ravel() - self.intercept_
-        variance = [(z**2).mean(1) for z in linear_predictors(X, coef, intercept)]
-        return mean, np.sqrt(np.concatenate(variance) + self.noise_variance_)
+        sd = [_root_mean_square(z) for z in linear_predictors(X, coef, intercept)]
+        return mean, np.hypot(np.concatenate(sd), np.sqrt(self.noise_variance_))
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -181,3 +181,10 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         noise_variance = None if self.noise_variance is None else self.noise_variance / scale**2
         svd = self._design_svd(data.features)
         return linear_target(svd, column, scale, mean, data.num_rows, noise_variance)
+
+
+def _root_mean_square(values: np.ndarray) -> np.ndarray:
+    """Return the root of the mean square of every row, also where squares overflow."""
+    largest = np.max(np.abs(values), axis=1, keepdims=True)
+    scale = np.where(largest > 0, largest, 1.0)
+    return scale[:, 0] * np.sqrt(np.mean((values / scale) ** 2, axis=1))
