@@ -1,4 +1,4 @@
-"""Topic models in files: settings, draws and the state of the learner, without pickle.
+"""Topic models in files: settings, draws and the state of the learner; nothing is pickled.
 
 The format is that of `isotherm.io.sealed`: arrays with checksums, and a header in JSON that
 describes objects by the names of their types. Loading builds only the types in `_TYPES`, from their
