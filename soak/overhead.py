@@ -44,7 +44,7 @@ from isotherm.loop.forecast import Forecast
 from isotherm.loop.run import Run
 
 ROWS, COLUMNS = 60_000, 784
-CALLS, PAIRS, BLOCKS = 60, 150, 10
+CALLS, PAIRS, BLOCKS = 60, 500, 10
 """Timed calls, pairs of calls with and without checks, and the blocks for the standard error."""
 MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
@@ -52,27 +52,37 @@ FIRST_CALLS = 5
 """Processes for the first call."""
 
 
+NOTHING = Forecast(0, 0, 0, 0, 0)
+SWITCHES = (
+    (sampling, "locked", lambda folder: nullcontext()),
+    (sampling, "_identify", lambda *arguments: {}),
+    (sampling, "digest", lambda tree: ""),
+    (sampling, "_refuse_shortage", lambda *arguments: NOTHING),
+    (sampling, "temporary_size", lambda *arguments: 0),
+    (sampling, "describe_shortage", lambda *arguments: None),
+    (sampling, "describe_full_disk", lambda *arguments: None),
+    (Run, "ok", True),
+)
+"""Where the checks are, and what does nothing in place of each."""
+
+
 @contextmanager
-def no_checks() -> Iterator[None]:
-    """Switch off locks, digests, fingerprints, forecasts and the search for non-finite values."""
-    nothing = Forecast(0, 0, 0, 0, 0)
+def checks(on: bool) -> Iterator[None]:
+    """Switch locks, digests, fingerprints, forecasts and the search for non-finite values.
+
+    If they stay on, they are replaced by themselves: a call after replacements finds less of its
+    code in the caches of the CPU, which would count against the other kind of calls.
+    """
     with ExitStack() as stack:
-        for target, name, new in (
-            (sampling, "locked", lambda folder: nullcontext()),
-            (sampling, "_identify", lambda *arguments: {}),
-            (sampling, "digest", lambda tree: ""),
-            (sampling, "_refuse_shortage", lambda *arguments: nothing),
-            (sampling, "temporary_size", lambda *arguments: 0),
-            (sampling, "describe_shortage", lambda *arguments: None),
-            (Run, "ok", True),
-        ):
+        for target, name, nothing in SWITCHES:
+            new = vars(target)[name] if on else nothing
             stack.enter_context(mock.patch.object(target, name, new))
         yield
 
 
 @contextmanager
 def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
-    """Measure the CPU seconds in every check that `no_checks` switches off.
+    """Measure the CPU seconds in every check that `checks` switches.
 
     Making the folder is not counted, since a run without a lock needs it, too. Neither is the
     compilation in a first call, since the run uses the program: only the time of the forecast when
@@ -116,6 +126,7 @@ def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
             (sampling, "_refuse_shortage", timed("forecast", sampling._refuse_shortage)),
             (sampling, "temporary_size", size_again if is_first else measured_size),
             (sampling, "describe_shortage", timed("forecast", sampling.describe_shortage)),
+            (sampling, "describe_full_disk", timed("forecast", sampling.describe_full_disk)),
             (Run, "ok", property(timed("search", Run.ok.fget))),
         ):
             stack.enter_context(mock.patch.object(target, name, new))
@@ -200,13 +211,13 @@ def first_calls(folder: str) -> dict[str, Any]:
     """Measure first calls, each in a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         folders = [f"{folder}/first-{number}" for number in range(FIRST_CALLS)]
-        total, checks = np.array(list(pool.map(first_call, folders))).T
+        total, inside = np.array(list(pool.map(first_call, folders))).T
     return {
         "first_calls": FIRST_CALLS,
         "first_cpu_milliseconds": _milliseconds(total),
-        "first_checks_cpu_milliseconds": _milliseconds(checks),
-        "first_share": round(float(np.median(checks / total)), 4),
-        "first_share_most": round(float(np.max(checks / total)), 4),
+        "first_checks_cpu_milliseconds": _milliseconds(inside),
+        "first_share": round(float(np.median(inside / total)), 4),
+        "first_share_most": round(float(np.max(inside / total)), 4),
     }
 
 
@@ -218,14 +229,14 @@ def later_calls(sampler: Any, folder: str) -> dict[str, Any]:
             totals.append(tiny(sampler, f"{folder}/later-{number}"))
         parts.append(spent)
     cpu, elapsed = np.array(totals).T
-    checks = np.array([sum(spent.values()) for spent in parts])
-    shares = checks / cpu
+    inside = np.array([sum(spent.values()) for spent in parts])
+    shares = inside / cpu
     blocks = [np.median(block) for block in np.array_split(shares, BLOCKS)]
     return {
         "calls": CALLS,
         "cpu_milliseconds": _milliseconds(cpu),
         "wall_milliseconds": _milliseconds(elapsed),
-        "checks_cpu_milliseconds": _milliseconds(checks),
+        "checks_cpu_milliseconds": _milliseconds(inside),
         "parts_milliseconds": {
             name: _milliseconds([spent[name] for spent in parts]) for name in parts[0]
         },
@@ -238,9 +249,9 @@ def difference(sampler: Any, folder: str) -> dict[str, Any]:
     """Compare calls with all checks and with none, made in turn."""
     cpu = np.zeros((PAIRS, 2))
     for number in range(PAIRS):
-        for checks in (0, 1) if number % 2 else (1, 0):
-            with nullcontext() if checks else no_checks():
-                cpu[number, checks], _ = tiny(sampler, f"{folder}/pair-{number}-{checks}")
+        for on in (0, 1) if number % 2 else (1, 0):
+            with checks(bool(on)):
+                cpu[number, on], _ = tiny(sampler, f"{folder}/pair-{number}-{on}")
     shares = [1 - np.divide(*np.median(block, 0)) for block in np.array_split(cpu, BLOCKS)]
     return {
         "pairs": PAIRS,

@@ -11,6 +11,17 @@ import numpy as np
 
 from isotherm.types import ArrayTree
 
+TRACING_OPTIONS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_partitionable",
+)
+
 
 def is_traced(value: object) -> bool:
     """Return whether a value is traced, so that it is unknown until the program runs."""
@@ -33,6 +44,16 @@ def signature(tree: ArrayTree) -> tuple[Any, tuple[tuple[tuple[int, ...], Any], 
     """Return the structure of a tree, and shape and type of its leaves: a key for caches."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def shapes_of(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> ArrayTree:
+    """Return a tree of shapes and types from its `signature`."""
+    return jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+
+
+def tracing_options() -> tuple:
+    """Return the options of JAX that change what a function is traced to: a key for caches."""
+    return tuple(getattr(jax.config, name) for name in TRACING_OPTIONS)
 
 
 def leaf_sizes(tree: ArrayTree) -> np.ndarray:

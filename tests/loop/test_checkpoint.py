@@ -375,6 +375,26 @@ def test_a_fingerprint_depends_on_constants():
     assert numbers[0] != numbers[1]
 
 
+def test_a_step_with_other_options_of_jax_is_another_step(tmp_path):
+    matrix = jnp.eye(2)
+    sampler = isotherm.msgnht(lambda x, batch: -matrix @ x, 0.1)
+    settings = {"sampler": sampler, "max_memory": float("inf")}
+    run(tmp_path, 5, **settings)
+    precise = jax.default_matmul_precision("highest")
+    with precise, pytest.raises(ValueError, match="what a step does"):
+        run(tmp_path, 6, **settings)
+    run(tmp_path, 6, **settings)
+
+
+def test_a_changed_constant_is_found_though_the_traces_are_kept(tmp_path):
+    scale = np.ones(2, np.float32)
+    sampler = isotherm.msgnht(lambda x, batch: -x * scale, 0.1)
+    run(tmp_path, 5, sampler=sampler)
+    scale[1] = 2
+    with pytest.raises(ValueError, match="what a step does"):
+        run(tmp_path, 6, sampler=sampler)
+
+
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, isotherm
 sampler = isotherm.msgnht(lambda x, batch: -x, 0.1)

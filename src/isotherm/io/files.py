@@ -53,9 +53,9 @@ def explain_failure(where: str, remains: str) -> Iterator[None]:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON document atomically."""
+    """Write a JSON document atomically, on one line: Python indents slowly."""
     with atomically(path) as draft:
-        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(document) + "\n", encoding="utf-8")
 
 
 def checksum(path: Path) -> str:

@@ -124,7 +124,8 @@ def _acquire(folder: Path) -> int | None:
 def _lock(handle: int, path: str) -> bool:
     """Lock an open file; return whether it is still the one with this name."""
     assert fcntl is not None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    opened = os.fstat(handle)
+    if not stat.S_ISREG(opened.st_mode):
         raise Damaged(f"`{path}` is not a file.")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +134,6 @@ def _lock(handle: int, path: str) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-    opened = os.fstat(handle)
     try:
         status = os.stat(path)
     except FileNotFoundError:  # its last owner removed it between the two calls
@@ -144,7 +144,7 @@ def _lock(handle: int, path: str) -> bool:
     owner = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
     content = json.dumps({**owner, "command": " ".join(words)[:200]}).encode()
     with suppress(OSError):  # the lock also holds if a full disk has no room for its content
-        if opened.st_size:
+        if status.st_size:
             os.ftruncate(handle, 0)
         os.pwrite(handle, content, 0)
     return True

@@ -170,7 +170,10 @@ class Checkpoints:
                 remove(self.folder / f"state-{old:05d}{suffix}")
 
     def _numbers(self) -> list[int]:
-        names = [path.name for path in self.folder.glob("state-*.json")]
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
         return [int(found[1]) for found in map(STATE_NAME.fullmatch, names) if found]
 
     def _read(self, path: Path, state: Any, accumulators: Any, page: Any) -> RunState:

@@ -51,7 +51,7 @@ class Program:
     @property
     def fixed(self) -> "Program":
         """The part that is compiled in, which is hashable."""
-        return replace(self, parameters=None)
+        return self if self.parameters is None else replace(self, parameters=None)
 
     def open(self, state: Any, key: Key) -> Any:
         """Begin step t: move to the point at which its gradient is evaluated."""

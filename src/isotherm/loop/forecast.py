@@ -18,7 +18,7 @@ import jax
 
 from isotherm.loop.chunks import CHUNK_BYTES, Program
 from isotherm.loop.state import Plan
-from isotherm.tree import signature
+from isotherm.tree import shapes_of, signature
 
 CGROUP = Path("/sys/fs/cgroup")
 SMALL_BYTES = 2**24
@@ -95,8 +95,7 @@ def _traced(program: Program, structure: Any, leaves: tuple) -> tuple[int, int, 
 @lru_cache(maxsize=16)
 def one_chain(structure: Any, leaves: tuple) -> Any:
     """Return the shapes of the state of one chain, from the `tree.signature` of all of them."""
-    shapes = [jax.ShapeDtypeStruct(shape[1:], dtype) for shape, dtype in leaves]
-    return jax.tree.unflatten(structure, shapes)
+    return shapes_of(structure, tuple((shape[1:], dtype) for shape, dtype in leaves))
 
 
 def _size(tree: Any) -> int:
@@ -152,32 +151,17 @@ def describe_shortage(
 def describe_full_disk(
     needed: Forecast, folder: Path, keep: int, max_memory: float | None
 ) -> str | None:
-    """Return a message if the disk is too small for the checkpoints; else `None`."""
+    """Return a message if the disk of a folder is too small for checkpoints; else `None`."""
     if max_memory == float("inf"):
         return None
-    there, free = _free_disk(os.path.abspath(folder))
-    size = needed.disk(keep)
-    if size <= free:
-        return None
-    saved = sum(file.stat().st_size for file in os.scandir(folder)) if folder.is_dir() else 0
-    if size <= free + saved:
+    size, free = needed.disk(keep), shutil.disk_usage(folder).free
+    if size <= free or size <= free + sum(file.stat().st_size for file in os.scandir(folder)):
         return None
     return (
-        f"Checkpoints of this run need about {_text(size)}, but the disk of `{there}` has "
+        f"Checkpoints of this run need about {_text(size)}, but the disk of `{folder}` has "
         f"{_text(free)} free. Keep less of each draw (`collect`), use another disk, or pass "
         "`max_memory=float('inf')` to run it all the same."
     )
-
-
-def _free_disk(path: str) -> tuple[str, int]:
-    """Return the innermost folder of a path that exists, and the free bytes of its disk."""
-    try:
-        return path, shutil.disk_usage(path).free
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        above = os.path.dirname(path)
-        if above == path:
-            raise
-        return _free_disk(above)
 
 
 def _text(size: float) -> str:

@@ -12,6 +12,7 @@ step and the start of the next in one pass over memory.
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run, describe_loss
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
-from isotherm.tree import as_position, count, signature
+from isotherm.tree import as_position, count, shapes_of, signature, tracing_options
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
 
 
@@ -204,8 +205,7 @@ def sample(
         check_state(state, num_chains)
     with devices.lost_process_errors(), ExitStack() as held:
         state = devices.gather(state)
-        limits = (checkpoint, checkpoint_keep, max_memory)
-        needed = _refuse_shortage(sampler, plan, state, *limits, devices)
+        needed = _refuse_shortage(sampler, plan, state, max_memory, devices)
         call = _describe_call(key, batches, plan, num_chains)
         job, run = prepare(chain_keys, make_sampler, state, batches, plan, devices, call)
         if on_divergence == "rollback" and job.feed and not job.feed.can_return:
@@ -222,6 +222,8 @@ def sample(
                 devices.check_same(advice, everything)
             if checkpoint is not None:
                 _lock(held, Path(checkpoint), devices)
+                full = (needed, Path(checkpoint), checkpoint_keep, max_memory)
+                _refuse(describe_full_disk(*full) if devices.first else None, devices)
                 options = {"in_parts": checkpoint_in_parts, "keep": checkpoint_keep}
                 saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
                 run, message = _resume(job, run, saved)
@@ -269,20 +271,15 @@ def _refuse_shortage(
     sampler: Sampler,
     plan: Plan,
     state: Any,
-    checkpoint: str | os.PathLike[str] | None,
-    keep: int,
     max_memory: float | None,
     devices: Devices,
 ) -> Forecast:
-    """Raise an error with numbers and remedies if memory or disk do not suffice."""
+    """Raise an error with numbers and remedies if memory does not suffice."""
     if max_memory is not None and not (isinstance(max_memory, int | float) and max_memory > 0):
         raise ValueError(f"`max_memory` must be a positive number of bytes, got {max_memory!r}.")
     num_chains = jax.tree.leaves(state)[0].shape[0]
     needed = forecast(make_program(sampler, plan), plan, state)
-    problem = describe_shortage(needed, plan, num_chains, max_memory)
-    if problem is None and checkpoint is not None and devices.first:
-        problem = describe_full_disk(needed, Path(checkpoint), keep, max_memory)
-    _refuse(problem, devices)
+    _refuse(describe_shortage(needed, plan, num_chains, max_memory), devices)
     return needed
 
 
@@ -433,10 +430,7 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     sampler = job.make_sampler(1.0)
     traits = sampler.traits
     states = signature(run.state)
-    one = one_chain(*states)
-    shape = jax.ShapeDtypeStruct((), key.dtype)  # faster than a key, with the same trace
-    made = trace(_make_batch, job.batches, shape, 0)
-    step = trace(sampler.step, shape, one, made.out_info)
+    made, step = _traces(sampler.step, key.dtype, states, signature(job.batches), tracing_options())
     return {
         "key": job.call["key"],
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
@@ -452,6 +446,19 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "collect": describe(*signature(run.accumulators)),
         "what a step does (model, step size, settings)": fingerprint(step),
     }
+
+
+@lru_cache(maxsize=16)
+def _traces(
+    step: Callable[..., Any], key_type: Any, states: Any, batches: Any, options: tuple
+) -> tuple[Any, Any]:
+    """Return the traces of making a batch and of a step, for signatures of states and batches.
+
+    JAX keeps its traces, too, but looks them up slowly. `options` only tells traces apart.
+    """
+    key = jax.ShapeDtypeStruct((), key_type)
+    made = trace(_make_batch, shapes_of(*batches), key, 0)
+    return made, trace(step, key, one_chain(*states), made.out_info)
 
 
 def _digest_data(batches: BatchPolicy, made: Any) -> str:
