@@ -130,6 +130,9 @@ def test_equal_weights_change_no_bit_and_partial_fit_takes_weights():
         for wrong in (-np.ones(len(y)), np.zeros(len(y)), np.full(len(y), np.nan)):
             with pytest.raises(ValueError, match="must be finite and not negative"):
                 model.fit(x, y, sample_weight=wrong)
+        for size in (1e300, 1e-300):  # the first overflows, the second leaves only the prior
+            with pytest.raises(ValueError, match=r"has a largest value of 1e.300; .* scale"):
+                model.fit(x, y, sample_weight=np.full(len(y), size))
 
 
 @pytest.mark.slow

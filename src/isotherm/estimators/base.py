@@ -25,6 +25,8 @@ from isotherm.loop.user_warnings import Message, warn_user
 
 MAX_SIZE = 1e100
 """Largest absolute value of data, and the inverse of the smallest; its square is representable."""
+MAX_WEIGHT = 1e12
+"""Largest weight of a row, and the inverse of the smallest that the largest may be."""
 MIN_DRAWS_FOR_RHAT = 200
 """Shorter runs do not warn of a large R-hat."""
 
@@ -270,6 +272,12 @@ def check_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     if not np.isfinite(weights).all() or weights.min() < 0 or not weights.max() > 0:
         raise ValueError(
             "`sample_weight` must be finite and not negative, and not every weight may be zero."
+        )
+    if not 1 / MAX_WEIGHT <= weights.max() <= MAX_WEIGHT:
+        raise ValueError(
+            f"`sample_weight` has a largest value of {weights.max():.3g}; it must be between "
+            f"{1 / MAX_WEIGHT:g} and {MAX_WEIGHT:g}. A row of weight 2 counts as two rows: scale "
+            "the weights so that their sum is the number of rows."
         )
     return weights
 
