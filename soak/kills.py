@@ -14,6 +14,7 @@ has its commit and its own seed. `--fresh` discards the earlier pieces.
 
 import argparse
 import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -72,12 +73,13 @@ def start(name: str, folder: Path, mutant: bool = False) -> Any:
 def saved(folder: Path) -> dict[str, float]:
     """Return the modification times of all arrays, drafts included, by path."""
     times = {}
-    for path in folder.rglob("*"):
-        try:
-            if path.suffix in SAVED:
-                times[str(path)] = path.stat().st_mtime
-        except FileNotFoundError:  # a draft that was renamed
-            continue
+    for parent, _, names in os.walk(folder):  # which passes over drafts that are removed meanwhile
+        for path in (Path(parent, name) for name in names):
+            try:
+                if path.suffix in SAVED:
+                    times[str(path)] = path.stat().st_mtime
+            except FileNotFoundError:  # a draft that was renamed
+                continue
     return times
 
 
