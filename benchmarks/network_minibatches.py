@@ -12,8 +12,6 @@ over chains. The spread of the ratio over chains shows what Monte Carlo error th
 `docs/results/network_minibatches.json`.
 """
 
-import argparse
-import json
 import time
 import warnings
 from typing import Any
@@ -28,18 +26,17 @@ from isotherm.data.uci import Rows, load_uci
 from isotherm.diagnostics import ess, rhat
 
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
-NETWORKS = {"default": (32, 32), "small": (6,)}
 TIME, DRAWS = 16.0, 800
 """Units of time of every chain, and its draws."""
 CHAINS = 8
 ROWS = 300
 
 
-def outputs(hidden: tuple[int, ...], train: Rows, test: Rows, batch_size: int | None) -> Any:
+def outputs(train: Rows, test: Rows, batch_size: int | None) -> Any:
     """Return outputs of the later draws, (chain, draw, row), and a description of the run."""
     began = time.process_time()
     model = BayesianMLPRegressor(
-        hidden, batch_size=batch_size, num_chains=CHAINS, num_draws=1, thin=1, random_state=0
+        batch_size=batch_size, num_chains=CHAINS, num_draws=1, thin=1, random_state=0
     )
     with warnings.catch_warnings():  # the table has R-hat
         warnings.simplefilter("ignore")
@@ -64,18 +61,18 @@ def outputs(hidden: tuple[int, ...], train: Rows, test: Rows, batch_size: int | 
     }
 
 
-def measure(name: str) -> dict[str, Any]:
-    """Compare both runs of a network."""
+def main() -> None:
+    """Compare both runs."""
     train, test = load_uci("power").split(0)
-    few, minibatches = outputs(NETWORKS[name], train, test, None)
+    few, minibatches = outputs(train, test, None)
     jax.clear_caches()
-    every, full = outputs(NETWORKS[name], train, test, len(train.y))
+    every, full = outputs(train, test, len(train.y))
     ratio = np.sqrt(few.var(1).mean(0) / every.var(1).mean(0))
     of_chains = np.median(few.std(1) / every.std(1), axis=1)
-    return {
-        "name": name,
-        "hidden": list(NETWORKS[name]),
+    row = {
+        "name": "default",
         "time": TIME,
+        "chains": CHAINS,
         "sd_ratio_median": float(np.median(ratio)),
         "sd_ratio_10": float(np.quantile(ratio, 0.1)),
         "sd_ratio_90": float(np.quantile(ratio, 0.9)),
@@ -83,22 +80,9 @@ def measure(name: str) -> dict[str, Any]:
         "minibatches": minibatches,
         "full": full,
     }
-
-
-def main() -> None:
-    """Measure the networks named, or all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", default=list(NETWORKS), help=", ".join(NETWORKS))
-    options = parser.parse_args()
-    path, rows = RESULTS / "network_minibatches.json", []
-    if path.exists():  # keep the rows of the others
-        rows = json.loads(path.read_text())["rows"]
-    where = machine(PACKAGES)
-    for name in options.networks:
-        row = measure(name)
-        Console(width=120).print_json(data=row)
-        rows = [each for each in rows if each["name"] != row["name"]] + [row]
-        write_document(path, {"machine": where, "rows": rows})
+    Console(width=120).print_json(data=row)
+    document = {"machine": machine(PACKAGES), "rows": [row]}
+    write_document(RESULTS / "network_minibatches.json", document)
 
 
 if __name__ == "__main__":

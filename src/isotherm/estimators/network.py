@@ -439,7 +439,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         likelihood = self.likelihood_
         if likelihood.num_outputs is not None or likelihood.num_shared:
             raise ValueError(
-                "`likelihood` must be 'auto' or one of classes: 'categorical', CuratedLabels, "
+                "`likelihood` must be one of classes: 'categorical', 'auto', CuratedLabels, "
                 f"NoisyDirichlet, …, got {self.likelihood!r}."
             )
         spent = time.monotonic() - began
