@@ -77,9 +77,9 @@ def main() -> None:
         "sd_ratio_10": float(np.quantile(ratio, 0.1)),
         "sd_ratio_90": float(np.quantile(ratio, 0.9)),
         "sd_ratio_error": float(of_chains.std(ddof=1) / CHAINS**0.5),
-        "minibatches": minibatches,
-        "full": full,
     }
+    row |= {f"{name}, minibatches": value for name, value in minibatches.items()}
+    row |= {f"{name}, all rows": value for name, value in full.items()}
     Console(width=120).print_json(data=row)
     document = {"machine": machine(PACKAGES), "rows": [row]}
     write_document(RESULTS / "network_minibatches.json", document)
