@@ -64,7 +64,7 @@ bench: peers
 bde:
 	$(PYTHON) -m venv $(VENV)-bde
 	$(VENV)-bde/bin/python -m pip install --quiet --disable-pip-version-check --editable . sklearn-contrib-bde==1.0.2
-	$(VENV)-bde/bin/python benchmarks/bde.py
+	$(VENV)-bde/bin/python benchmarks/bde_uci.py
 
 # Kills, hostile arguments, damaged files, memory: some hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.
 KILLS ?= 50

@@ -1,6 +1,6 @@
 """Compare `BayesianMLPRegressor` with the microcanonical Langevin ensembles of bde.
 
-    python benchmarks/bde.py [--splits 5] [--sets boston,concrete]
+    python benchmarks/bde_uci.py [--splits 5] [--sets boston,concrete]
 
 Both fit the same training rows of the UCI splits, one after the other: isotherm with its defaults,
 bde 1.0.2 with the settings of the regression example in its README (eight members of 16-16 units,
