@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-all test-slow lint peers bench soak docs release licences audit clean
+.PHONY: setup demo test test-all test-slow lint peers bench bde soak docs release licences audit clean
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
@@ -60,6 +60,12 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/streaming.py
 	$(VENV)-bench/bin/python benchmarks/devices.py
 
+# bde needs an older BlackJAX than the other peers, so it has an environment of its own.
+bde:
+	$(PYTHON) -m venv $(VENV)-bde
+	$(VENV)-bde/bin/python -m pip install --quiet --disable-pip-version-check --editable . sklearn-contrib-bde==1.0.2
+	$(VENV)-bde/bin/python benchmarks/bde_uci.py
+
 # Kills, hostile arguments, damaged files, memory: some hours with these times. `make soak FUZZ_SECONDS=60 KILLS=5` is a short one.
 KILLS ?= 50
 FUZZ_SECONDS ?= 600
@@ -99,4 +105,4 @@ docs: setup
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-audit docs/_build runs
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-bde $(VENV)-audit docs/_build runs

@@ -46,7 +46,7 @@ def test_numbers_whose_squares_overflow_are_refused(model, number):
 def test_without_a_hidden_layer_the_regressor_is_linear_regression():
     x, y = make_rows()
     model = BayesianMLPRegressor((), noise="constant", noise_df=None, **EXACT).fit(x, y)
-    design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
+    design = np.column_stack([standardized(x, 2.5), np.ones(len(x))])
     v = model.prior_variance
     exact = linear_posterior_half_cauchy(design, (y - y.mean()) / y.std(), [v / 2, v / 2, v])
     parts = [model.draws_["weights_1"][..., 0], model.draws_["bias_1"]]
@@ -62,7 +62,7 @@ def test_without_a_hidden_layer_the_classifier_is_logistic_regression():
     x, y = make_rows()
     label = (y > y.mean() + np.random.default_rng(1).normal(size=len(y))).astype(int)
     model = BayesianMLPClassifier((), **EXACT).fit(x, label)
-    design = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
+    design = np.column_stack([standardized(x, 2.5), np.ones(len(x))])
     v = model.prior_variance  # the prior variance of a difference of two logits is doubled
     exact = logistic_posterior(
         design, label, prior_variance=np.array([v, v, 2 * v]), num_chains=8, num_draws=1000
@@ -126,13 +126,21 @@ def test_invalid_settings_are_refused():
 SHORT = {"num_draws": 3, "num_chains": 2, "thin": 5, "burn_in": 0, "random_state": 0}
 
 
+def standardized(x, largest):
+    """Scale columns by their standard deviations, or more if rows are more than `largest` away."""
+    centred = x - x.mean(0)
+    return centred / np.maximum(x.std(0), abs(centred).max(0) / largest)
+
+
 def outputs_of_draws(model, x):
     """Compute the outputs of every draw from `draws_` in NumPy, (chain, draw, rows, outputs)."""
-    draws, hidden = model.draws_, ((x - x.mean(0)) / x.std(0))[None, None]
+    is_classifier = isinstance(model, BayesianMLPClassifier)
+    draws, hidden = model.draws_, standardized(x, 2.5 if is_classifier else 5.0)[None, None]
     outputs = hidden
+    activation = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0)}[model.activation]
     for i in range(1, 2 + len(model.hidden_layer_sizes)):
         outputs = hidden @ draws[f"weights_{i}"] + draws[f"bias_{i}"][..., None, :]
-        hidden = np.tanh(outputs)
+        hidden = activation(outputs)
     return outputs.astype(np.float64)
 
 
@@ -164,6 +172,26 @@ def test_a_prediction_is_never_silently_nan(model):
     for number in (1e14, -1e14, 1e-300):
         predicted = getattr(fitted, "predict_proba", fitted.predict)(x * number)
         assert np.isfinite(predicted).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # little work
+def test_the_number_of_annotators_follows_from_held_out_rows(monkeypatch):
+    monkeypatch.setattr(BayesianMLPClassifier, "_work", 1.0)
+    monkeypatch.setattr("isotherm.estimators.network.WORK", 3.0)
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    label = (x[:, 0] > 0).astype(int)
+    model = BayesianMLPClassifier((4,), likelihood="auto", num_draws=50, random_state=0)
+    assert model.fit(x, label).likelihood_ == CuratedLabels(10.0, predict_curated=False)
+    clean = model.predict_proba(x)
+    often_wrong = np.where(np.random.default_rng(1).random(200) < 0.4, 1 - label, label)
+    assert model.fit(x, often_wrong).likelihood_ == Categorical()
+    assert clean.max(1).mean() > model.predict_proba(x).max(1).mean()
+    model.partial_fit(x[:20], label[:20])  # added rows do not change the choice
+    assert model.likelihood_ == Categorical()
+    few = BayesianMLPClassifier((4,), likelihood="auto", **SHORT)
+    with pytest.raises(ValueError, match="needs at least five rows of two classes"):
+        few.fit(x[:6], [0, 1, 2, 3, 4, 5])
 
 
 @pytest.mark.slow

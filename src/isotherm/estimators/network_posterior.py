@@ -342,6 +342,7 @@ def network_target(
     batch_size: int | None = None,
     num_chains: int = 1,
     adapt: bool = True,
+    work: float = WORK,
     max_time: float | None = None,
     from_positions: jax.Array | None = None,
 ) -> NetworkTarget:
@@ -365,6 +366,8 @@ def network_target(
         Number of chains.
     adapt
         Whether to make rounds until chains have arrived, instead of the fewest.
+    work
+        Nominal seconds of rounds and sampling together.
     max_time
         Seconds for training, rounds and sampling together; by default the budget is counted.
     from_positions
@@ -389,7 +392,7 @@ def network_target(
         trained = from_positions
     directions = model.num_directions(size)
     walk = _Walk(random.fold(key, 2), model, programs, batches, trained, padded, directions)
-    budget = WORK / model.seconds_per_step(size, num_chains)
+    budget = work / model.seconds_per_step(size, num_chains)
     while True:
         walk.next_round(WALK_SHARE * budget / MIN_ROUNDS)
         enough = walk.num_rounds >= MIN_ROUNDS

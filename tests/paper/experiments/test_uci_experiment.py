@@ -154,7 +154,7 @@ def failed(result):
 
 def test_claims_hold_although_splits_differ_more_than_methods(result):
     assert failed(result) == []
-    assert len(uci.check(Config(), result)) == 7
+    assert len(uci.check(Config(), result)) == 9
     gap = tables.difference(result, "wine", "isotherm", "SWAG", "log likelihood")
     assert gap.ahead and not gap.behind and gap.num_splits == 20
     assert tables.difference(result, "power", "isotherm", "HMC", "RMSE") is None

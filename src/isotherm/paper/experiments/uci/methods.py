@@ -6,8 +6,8 @@ all training rows. Nothing is chosen on test rows. A candidate that diverges is 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +43,9 @@ from isotherm.schedules import cyclical
 from isotherm.types import ArrayTree, Key
 
 Data = tuple[np.ndarray, np.ndarray]
+
+MEMBERS_OF_EQUAL_TIME = 100
+"""Members of an ensemble whose fit, with its tuning, takes about as long as one of isotherm."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,13 @@ def _ensemble(job: Job, prior: bool) -> Predictor:
         prior=prior,
     )
     return _predictor(job, Fit(tuned.network, tuned.fitted, budget.num_members))
+
+
+def _large_ensemble(job: Job, ours: bool = False) -> Predictor:
+    """Fit an ensemble that takes about as long as isotherm; `ours`: with the same network."""
+    network: dict[str, Any] = {"hidden": (32, 32), "activation": "tanh"} if ours else {}
+    budget = replace(job.budget, num_members=MEMBERS_OF_EQUAL_TIME, **network)
+    return _ensemble(replace(job, budget=budget), prior=False)
 
 
 def _dropout(job: Job) -> Predictor:
@@ -425,6 +435,8 @@ METHODS: dict[str, Callable[[Job], Predictor]] = {
     "isotherm": isotherm_default,
     "HMC": _hmc,
     "deep ensemble": lambda job: _ensemble(job, prior=False),
+    "deep ensemble of 100": _large_ensemble,
+    "deep ensemble of 100 (our network)": partial(_large_ensemble, ours=True),
     "MAP ensemble": lambda job: _ensemble(job, prior=True),
     "MC dropout": _dropout,
     "SWAG": _swag,

@@ -1,0 +1,139 @@
+"""Compare `BayesianMLPRegressor` with the microcanonical Langevin ensembles of bde.
+
+    python benchmarks/bde_uci.py [--splits 5] [--sets boston,concrete]
+
+Both fit the same training rows of the UCI splits, one after the other: isotherm with its defaults,
+bde 1.0.2 with the settings of the regression example in its README (eight members of 16-16 units,
+5000 steps of warm-up, 2000 samples, every second kept; features and target standardised as there).
+Scores are those of test rows under the mixture over all draws, in the original units. `seconds` is
+wall time and `cpu_seconds` processor time, with compilation; every fit starts with no compiled
+program. Finished fits are kept in `docs/results/bde.json`, so that the program can be interrupted;
+`--anew` starts again. bde needs an environment of its own (`make bde`).
+"""
+
+import argparse
+import json
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # as its README does
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from bde import BdeRegressor  # pyright: ignore[reportMissingImports]
+from bde.loss import GaussianNLL  # pyright: ignore[reportMissingImports]
+from reporting import RESULTS, machine, write_document
+from rich.console import Console
+
+from isotherm import BayesianMLPRegressor
+from isotherm.data.uci import Rows, load_uci, uci_names
+from isotherm.diagnostics import Mixture
+
+PACKAGES = ("isotherm", "sklearn-contrib-bde", "jax", "jaxlib", "numpy", "blackjax")
+PATH = RESULTS / "bde.json"
+
+
+def isotherm_fit(train: Rows, test: Rows, seed: int) -> Mixture:
+    """Return the predictive mixtures of our estimator."""
+    return BayesianMLPRegressor(random_state=seed).fit(train.x, train.y).predictive(test.x)
+
+
+def bde_fit(train: Rows, test: Rows, seed: int) -> Mixture:
+    """Return the predictive mixtures of bde, in the original units."""
+    x_mean, x_sd = train.x.mean(0), train.x.std(0) + 1e-8
+    y_mean, y_sd = train.y.mean(), train.y.std() + 1e-8
+    regressor = BdeRegressor(
+        hidden_layers=[16, 16],
+        n_members=8,
+        seed=seed,
+        loss=GaussianNLL(),
+        epochs=200,
+        validation_split=0.15,
+        lr=1e-3,
+        weight_decay=1e-4,
+        warmup_steps=5000,
+        n_samples=2000,
+        n_thinning=2,
+        patience=10,
+    )
+    regressor.fit(x=(train.x - x_mean) / x_sd, y=((train.y - y_mean) / y_sd).reshape(-1, 1))
+    raw = np.asarray(regressor.predict((test.x - x_mean) / x_sd, raw=True), np.float64)
+    raw = raw.reshape(-1, *raw.shape[2:])  # members and samples are all draws
+    return Mixture(y_mean + y_sd * raw[..., 0], y_sd * raw[..., 1])
+
+
+CONTESTANTS: dict[str, Callable[[Rows, Rows, int], Mixture]] = {
+    "isotherm": isotherm_fit,
+    "bde": bde_fit,
+}
+
+
+def measure(contestant: str, name: str, split: int) -> dict[str, Any]:
+    """Fit one split and score it."""
+    train, test = load_uci(name).split(split)
+    jax.clear_caches()
+    wall, cpu = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():  # both are judged by their predictions
+        warnings.simplefilter("ignore")
+        mixture = CONTESTANTS[contestant](train, test, split)
+    lower, upper = mixture.interval(0.9)
+    return {
+        "set": name,
+        "split": split,
+        "method": contestant,
+        "log likelihood": float(mixture.log_density(test.y).mean()),
+        "RMSE": float(np.sqrt(np.mean((mixture.mean - test.y) ** 2))),
+        "coverage": float(np.mean((lower <= test.y) & (test.y <= upper))),
+        "seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+
+
+def summary(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per set: means over the splits that both have, and the paired difference."""
+    rows = []
+    for name in dict.fromkeys(fit["set"] for fit in fits):
+        of = {(fit["method"], fit["split"]): fit for fit in fits if fit["set"] == name}
+        both = sorted(s for m, s in of if m == "bde" and ("isotherm", s) in of)
+        if not both:
+            continue
+        row: dict[str, Any] = {"set": name, "splits": len(both)}
+        for score in ("log likelihood", "RMSE", "coverage", "seconds", "cpu_seconds"):
+            for method in CONTESTANTS:
+                row[f"{score}, {method}"] = float(np.mean([of[method, s][score] for s in both]))
+        gaps = np.array(
+            [of["isotherm", s]["log likelihood"] - of["bde", s]["log likelihood"] for s in both]
+        )
+        row["difference"] = float(gaps.mean())
+        row["difference se"] = float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else None
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Measure what is missing, and write it after every fit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--sets", default=",".join(uci_names()))
+    parser.add_argument("--anew", action="store_true")
+    options = parser.parse_args()
+    fits: list[dict[str, Any]] = []
+    if PATH.exists() and not options.anew:
+        fits = json.loads(PATH.read_text())["fits"]
+    done = {(fit["set"], fit["split"], fit["method"]) for fit in fits}
+    where = machine(PACKAGES)
+    for split in range(options.splits):
+        for name in options.sets.split(","):
+            for contestant in CONTESTANTS:
+                if (name, split, contestant) not in done:
+                    fits.append(measure(contestant, name, split))
+                    Console(width=200).print_json(data=fits[-1], indent=None)
+                    write_document(PATH, {"machine": where, "rows": summary(fits), "fits": fits})
+
+
+if __name__ == "__main__":
+    main()
