@@ -63,7 +63,8 @@ def bde_fit(train: Rows, test: Rows, seed: int) -> Mixture:
     regressor.fit(x=(train.x - x_mean) / x_sd, y=((train.y - y_mean) / y_sd).reshape(-1, 1))
     raw = np.asarray(regressor.predict((test.x - x_mean) / x_sd, raw=True), np.float64)
     raw = raw.reshape(-1, *raw.shape[2:])  # members and samples are all draws
-    return Mixture(y_mean + y_sd * raw[..., 0], y_sd * raw[..., 1])
+    scale = np.logaddexp(raw[..., 1], 0.0) + 1e-6  # the softplus of its likelihood
+    return Mixture(y_mean + y_sd * raw[..., 0], y_sd * scale)
 
 
 CONTESTANTS: dict[str, Callable[[Rows, Rows, int], Mixture]] = {
@@ -116,7 +117,7 @@ def summary(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure what is missing, and write it after every fit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--sets", default=",".join(uci_names()))
     parser.add_argument("--anew", action="store_true")
