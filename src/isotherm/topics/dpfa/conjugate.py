@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isotherm.models.polya_gamma import polya_gamma
 from isotherm.topics.dpfa.belief_network import Network
+from isotherm.topics.dpfa.polya_gamma import polya_gamma
 
 _CHUNK = 512
 """Number of documents whose products are in memory at a time."""
