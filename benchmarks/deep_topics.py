@@ -5,16 +5,18 @@ halves of test documents, 20 draws averaged (tomotopy: its last state after 200 
 of 400). `BayesianDPFA` is measured with its defaults, and with the stochastic gradients that it
 uses on streams. The corpora are ICML
 abstracts (30 topics; a fifth of the documents is for the test), 4000 Wikipedia articles (128
-topics, 1000 test articles) and 5000 docstrings of Python packages (`docstrings.py`; 128 topics,
+topics, 1000 test articles) and 4000 docstrings of Python packages (`docstrings.py`; 128 topics,
 1000 test docstrings), on which no default was chosen. A full run writes
 `docs/results/deep_topics.json`; `--quick` uses ICML and one seed, and writes nothing.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 
 from lda_in_memory import tomotopy
 from reporting import RESULTS, alone, machine, write_document
@@ -23,7 +25,6 @@ RESULT = RESULTS / "deep_topics.json"
 PACKAGES = ("isotherm", "numpy", "numba", "tomotopy")
 SIZES = {"ICML": (30, 15, 8), "Wikipedia": (128, 64, 32), "docstrings": (128, 64, 32)}
 """Corpora, and the units per layer."""
-SEEDS = 2
 
 
 def lda(train, split, layers: tuple[int, ...], seed: int) -> dict:
@@ -57,21 +58,17 @@ def peer(train, split, layers: tuple[int, ...], seed: int, **settings) -> dict:
 
 CONTESTANTS: dict[str, Callable[..., dict]] = {
     "LDA": lda,
-    "tomotopy LDA": peer,
-    "tomotopy LDA, 20 draws": partial(peer, sweeps=400, draws=20),
+    "DPFA, 3 layers": partial(dpfa, depth=3),
     "DPFA, 1 layer": partial(dpfa, depth=1),
     "DPFA, 2 layers": partial(dpfa, depth=2),
-    "DPFA, 3 layers": partial(dpfa, depth=3),
+    "tomotopy LDA": peer,
+    "tomotopy LDA, 20 draws": partial(peer, sweeps=400, draws=20),
     "DPFA, 3 layers, stochastic gradients": partial(dpfa, depth=3, inference="sgmcmc"),
 }
 
 
-ONCE = {name for name in CONTESTANTS if "tomotopy" in name or "gradients" in name}
-"""Contestants that are measured with the first seed only."""
-
-
 @cache
-def corpora(name: str):
+def documents(name: str):
     """Return the training documents and the split test documents."""
     from docstrings import load_docstrings
 
@@ -83,8 +80,8 @@ def corpora(name: str):
     elif name == "Wikipedia":
         train, test = load_wiki("small")[:4000], load_wiki("test")
     else:
-        documents = load_docstrings()
-        train, test = documents[:5000], documents[5000:6000]
+        corpus = load_docstrings()
+        train, test = corpus[:4000], corpus[4000:5000]
     return train, completion(test, observed=0.5, seed=0)
 
 
@@ -129,17 +126,24 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="ICML, one seed; write nothing")
-    quick = parser.parse_args().quick
-    names = ["ICML"] if quick else list(SIZES)
-    document, rows = {"machine": machine(PACKAGES)}, []
-    for seed in range(1 if quick else SEEDS):
-        for corpus in names:
-            for name in [x for x in CONTESTANTS if seed == 0 or x not in ONCE]:
-                rows.append(alone(measure, name, corpus, seed, *corpora(corpus)))
-                print(rows[-1], flush=True)
-                document |= {"summary": summary(rows), "rows": rows}
-                if not quick:
-                    write_document(RESULT, document)
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the result file")
+    parser.add_argument("--corpora", nargs="+", default=list(SIZES), choices=list(SIZES))
+    options = parser.parse_args()
+    rows = json.loads(RESULT.read_text())["rows"] if options.resume else []
+    document = {"machine": machine(PACKAGES)}
+    known = {(row["corpus"], row["method"], row["seed"]) for row in rows}
+    names = ["ICML"] if options.quick else options.corpora
+    for seed, corpus, name in product(
+        range(1 if options.quick else options.seeds), names, CONTESTANTS
+    ):
+        if (corpus, name, seed) in known:
+            continue
+        rows.append(alone(measure, name, corpus, seed, *documents(corpus)))
+        print(rows[-1], flush=True)
+        document |= {"summary": summary(rows), "rows": rows}
+        if not options.quick:
+            write_document(RESULT, document)
 
 
 if __name__ == "__main__":
