@@ -166,13 +166,14 @@ class DPFAGibbs:
     def parameters(self) -> Parameters:
         """Return the last draw, with topics drawn from their law given the assignments."""
         rng = counter_rng.generator(self.seed, "topics", self.num_sweeps)
-        return self._with(conjugate.draw_topics(rng, self.counts().T, self.eta))
+        return self.with_topics(conjugate.draw_topics(rng, self.counts().T, self.eta))
 
     def mean_parameters(self) -> Parameters:
         """Return the last draw, with the mean of the topics given the assignments."""
-        return self._with(mean_topics(self.counts(), self.eta))
+        return self.with_topics(mean_topics(self.counts(), self.eta))
 
-    def _with(self, topics: np.ndarray) -> Parameters:
+    def with_topics(self, topics: np.ndarray) -> Parameters:
+        """Return the last draw with these topics."""
         return Parameters(topics, *self.network, self.rates.rates, self.rates.gamma0, self.rates.p)
 
     def draws(self, num_draws: int, *, thin: int = 1, burn_in: int = 0) -> Iterator[Parameters]:

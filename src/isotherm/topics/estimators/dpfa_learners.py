@@ -122,12 +122,11 @@ class DPFAPlan(NamedTuple):
 
         lda = best_start(build_lda, num_sweeps)
         lda.sweep(min(LDA_SWEEPS, num_sweeps))
-        first, alpha = first_parameters(model, seed), lda.alpha.astype(np.float64)
-        length = corpus.num_tokens / len(corpus)
-        first = first._replace(
-            rates=alpha if model.r is None else first.rates,
-            p=np.full(size, length / (length + alpha.sum())) if model.p is None else first.p,
-        )
+        first, length = first_parameters(model, seed), corpus.num_tokens / len(corpus)
+        if model.r is None:
+            first = first._replace(rates=lda.alpha.astype(np.float64))
+        if model.p is None:
+            first = first._replace(p=np.full(size, length / (length + first.rates.sum())))
         gibbs = DPFAGibbs(
             replace(model, eta=lda.beta),
             corpus,
@@ -290,17 +289,13 @@ class GibbsLearner(DPFALearner):
 
     def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[int], None]) -> None:
         """Sweep all documents; `report` is called with the number of documents of each sweep."""
-        gibbs, kept = (
-            self.plan.build_gibbs(corpus, num_sweeps),
-            kept_sweeps(num_sweeps, self.num_draws),
-        )
+        gibbs = self.plan.build_gibbs(corpus, num_sweeps)
+        kept = kept_sweeps(num_sweeps, self.num_draws)
         self.num_documents = len(corpus)
         for i in range(1, num_sweeps + 1):
             gibbs.sweep()
             if i in kept:
-                self.kept.append(
-                    (gibbs.mean_parameters()._replace(topics=gibbs.counts()), gibbs.eta)
-                )
+                self.kept.append((gibbs.with_topics(gibbs.counts()), gibbs.eta))
             report(len(corpus))
         self.on_rates = gibbs.on_rates
 
