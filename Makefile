@@ -50,6 +50,7 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/networks.py
 	$(VENV)-bench/bin/python benchmarks/topics.py
 	$(VENV)-bench/bin/python benchmarks/lda_in_memory.py
+	$(VENV)-bench/bin/python benchmarks/deep_topics.py
 	$(VENV)-bench/bin/python benchmarks/lda_stream.py
 	$(VENV)-bench/bin/python benchmarks/dpfa_stream.py
 	$(VENV)-bench/bin/python benchmarks/accuracy.py

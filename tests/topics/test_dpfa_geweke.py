@@ -85,7 +85,7 @@ def gibbs_p_value(*, seed=0, chains=400, rounds=3, documents=15):
         for r in range(rounds):
             corpus, local = drawn(rng, parameters, documents)
             chain = DPFAGibbs(MODEL, corpus, seed=1000 * i + r, parameters=parameters)
-            chain.local = local
+            chain.start_from(*local)
             chain.sweep(2)
             parameters = chain.parameters()
         result.append(observables(parameters, drawn(rng, parameters, documents)[0]))

@@ -66,6 +66,20 @@ def test_everything_is_shown_and_nothing_is_executed(tab, pages):
     assert top == set(tab.ask(WORDS)[:6])
 
 
+def test_no_circle_hides_the_number_of_another(tab, tmp_path):
+    """More topics than subjects, so that several of them coincide."""
+    counts = documents()
+    model = BayesianLDA(12, **FAST).fit(counts)
+    tab.open(model.write_page(tmp_path / "page.html", counts, vocabulary=NAMES))
+    covered = """[...document.querySelectorAll('#map g')].filter(group => {
+        const box = group.querySelector('text').getBoundingClientRect();
+        const x = box.x + box.width / 2, y = box.y + box.height / 2;
+        return document.elementFromPoint(x, y).parentNode !== group;
+    }).length"""
+    assert tab.ask("document.querySelectorAll('#map g').length") == 12
+    assert tab.ask(covered) == 0 and tab.errors == []
+
+
 def test_keyboard_chooses_topics_and_relevance(tab, pages):
     tab.open(pages["lda"])
     seen = []

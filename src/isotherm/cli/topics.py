@@ -30,7 +30,8 @@ def topics(
         typer.Option(help="File for the model.", show_default="OUT with the suffix .nc"),
     ] = None,
     passes: Annotated[
-        int | None, typer.Option(help="Passes over the texts.", min=1, show_default="10")
+        int | None,
+        typer.Option(help="Passes over the texts.", min=1, show_default="10; 200 with layers"),
     ] = None,
     min_documents: Annotated[
         int, typer.Option(help="Ignore words that are in fewer texts.", min=1)

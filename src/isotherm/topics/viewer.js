@@ -27,6 +27,23 @@ function topWords(topic, number) {
   return topic.words.slice().sort((a, b) => b.p[0] - a.p[0]).slice(0, number).map((w) => w.word);
 }
 
+/** Move circles that would cover the middle of another, where its number is, a little apart. */
+function separate(circles) {
+  for (let round = 0; round < 200; round++) {
+    let moved = false;
+    circles.forEach((a, i) => circles.slice(0, i).forEach((b, j) => {
+      const dx = a.x - b.x, dy = a.y - b.y, distance = Math.hypot(dx, dy);
+      const missing = Math.min(a.radius, b.radius) + 9 - distance;
+      if (missing <= 0) return;
+      const angle = distance > 1e-6 ? Math.atan2(dy, dx) : i + j;
+      const x = ((missing + 0.1) / 2) * Math.cos(angle), y = ((missing + 0.1) / 2) * Math.sin(angle);
+      a.x += x; a.y += y; b.x -= x; b.y -= y;
+      moved = true;
+    }));
+    if (!moved) return;
+  }
+}
+
 function drawMap() {
   const size = 520, margin = 60;
   const svg = drawing("svg", { viewBox: `0 0 ${size} ${size}` });
@@ -36,18 +53,21 @@ function drawMap() {
     size / 2 + ((value - (Math.max(...all) + Math.min(...all)) / 2) / span) * (size - 2 * margin);
   const most = Math.max(...data.topics.map((t) => t.share[0]));
   const largest = Math.min(52, 150 / Math.sqrt(data.topics.length));
-  for (const k of order) {
-    const topic = data.topics[k];
+  const circles = order.map((k) => ({
+    x: place(data.topics[k].x, xs), y: place(data.topics[k].y, ys),
+    radius: Math.max(largest * Math.sqrt(data.topics[k].share[0] / most), 7),
+  }));
+  separate(circles);
+  order.forEach((k, i) => { // the largest first, so that no circle is hidden
+    const topic = data.topics[k], { x, y, radius } = circles[i];
     const label = `Topic ${k}, ${percent(topic.share[0])}: ${topWords(topic, 5).join(", ")}`;
     const group = drawing("g", { role: "radio", "aria-label": label, id: `topic-${k}`, tabindex: "-1" });
-    const x = place(topic.x, xs), y = place(topic.y, ys);
-    const radius = Math.max(largest * Math.sqrt(topic.share[0] / most), 7);
     group.append(drawing("title", {}, label));
     group.append(drawing("circle", { cx: x, cy: y, r: radius }));
     group.append(drawing("text", { x, y }, String(k)));
     group.addEventListener("click", () => choose(k));
     svg.append(group);
-  }
+  });
   find("map").append(svg);
 }
 
@@ -113,6 +133,7 @@ function drawGraph() {
   const wide = 330, high = 26, width = wide * data.layers.length, height = high * rows + 50;
   const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Graph of the units of all layers" });
   svg.style.minWidth = `${Math.min(width, 700)}px`;
+  svg.style.maxWidth = `${1.2 * width}px`;
   const y = (layer, i) => 40 + ((i + 0.5) * high * rows) / data.layers[layer].length;
   for (const link of data.links) {
     const size = Math.abs(link.r);
@@ -144,7 +165,6 @@ function choose(k) {
     node.setAttribute("tabindex", same ? "0" : "-1");
     find(`row-${other}`).setAttribute("aria-selected", String(same));
   }
-  find(`topic-${k}`).parentNode.append(find(`topic-${k}`)); // on top of the others
   if (inMap) find(`topic-${k}`).focus();
   for (const group of document.querySelectorAll("#graph g[data-topic]")) {
     group.classList.toggle("chosen", Number(group.dataset.topic) === k);

@@ -21,6 +21,7 @@ from isotherm.topics.scir import SCIR
 from marks import slow
 
 TINY = {"sweeps": 4, "burn_in": 2, "num_draws": 2, "start_documents": 10, "batch_size": 20}
+SGMCMC = {"max_iter": 2, "weight_step_size": 0.1}
 
 
 def simulated(documents=200, seed=0):
@@ -46,8 +47,8 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, **TINY),
-        BayesianDPFA((3, 2), max_iter=2, weight_step_size=0.1, fractional="round", **TINY),
+        BayesianDPFA((3, 2), inference="sgmcmc", fractional=fractional, **SGMCMC, **TINY)
+        for fractional in ("refuse", "round")
     ]
 )
 def test_scikit_learn_checks_of_sgmcmc(estimator, check):
@@ -84,6 +85,42 @@ def test_every_algorithm_finds_the_topics_of_documents(inference):
     assert model.on_rates_.shape == (2,) and 0.2 < model.on_rates_[0] < 0.95
     passes = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}[inference]
     assert model.n_iter_ == passes and model.n_documents_seen_ == 200 * passes
+
+
+def test_gibbs_sampling_continues_with_stochastic_gradients():
+    """The default: a stream after `fit` starts from the last draw."""
+    counts, _ = simulated()
+    settings = {"batch_size": 20, "num_draws": 5, "weight_step_size": 1e-4, "random_state": 0}
+    with pytest.warns(UserWarning, match="only `inference='sgmcmc'` uses it, and this is 'gibbs'"):
+        model = BayesianDPFA((3, 2), max_iter=40, **settings).fit(counts[:120])
+    last, before = model.parameters_[-1], model.perplexity(counts[120:])
+    assert 0 < model.topic_word_prior_ < 1 and model.topic_word_prior_ != 0.05
+    model.partial_fit(counts[120:140])
+    (draw,) = model.parameters_
+    np.testing.assert_allclose(draw.weights[0], last.weights[0], atol=0.1)
+    assert np.corrcoef(draw.topics.ravel(), last.topics.ravel())[0, 1] > 0.99
+    model.partial_fit(counts[140:])
+    assert model.n_documents_seen_ == 40 * 120 + 80 and len(model.parameters_) == 4
+    assert model.perplexity(counts[120:]) < 1.05 * before
+
+
+def test_seed_words_choose_which_topic_is_which():
+    counts, _ = simulated()
+    seeds = {0: [12], 1: [0], 2: [6]}
+    model = BayesianDPFA((3, 2), seed_words=seeds, max_iter=20, random_state=0).fit(counts)
+    assert model.components_.reshape(3, 3, 6).sum(2).argmax(1).tolist() == [2, 0, 1]
+    assert model.topic_word_prior_ == pytest.approx(0.05)
+    for method, settings in [
+        ("partial_fit", {}),
+        ("fit", {"inference": "filtering"}),
+    ]:
+        other = BayesianDPFA((3, 2), seed_words=seeds, **settings)
+        with pytest.raises(ValueError, match="`seed_words` needs Gibbs sampling"):
+            getattr(other, method)(counts)
+    with pytest.raises(ValueError, match="must be a number if there are `seed_words`"):
+        BayesianDPFA((3, 2), seed_words=seeds, topic_word_prior="learned").fit(counts)
+    with pytest.raises(ValueError, match="'learned'` needs Gibbs sampling"):
+        BayesianDPFA((3, 2), topic_word_prior="learned").partial_fit(counts)
 
 
 SETTINGS = {"batch_size": 25, "random_state": 3, "start_documents": 50, "sweeps": 6, "burn_in": 3}
@@ -135,9 +172,10 @@ def test_stream_equals_a_chain_with_the_same_settings():
 def test_results_do_not_depend_on_threads_scores_or_progress(monkeypatch, capsys):
     monkeypatch.setattr(expected_counts, "MIN_THREADED_SECONDS", 0.0)
     counts, _ = simulated()
-    plain = BayesianDPFA((3, 2), max_iter=2, evaluate_every=0, **SETTINGS).fit(counts)
+    common = {"inference": "sgmcmc", "max_iter": 2, **SETTINGS}
+    plain = BayesianDPFA((3, 2), evaluate_every=0, **common).fit(counts)
     assert np.isnan(plain.prequential_perplexity_) and capsys.readouterr().err == ""
-    settings = {"max_iter": 2, "evaluate_every": 1, "verbose": True, "n_jobs": 3, **SETTINGS}
+    settings = {"evaluate_every": 1, "verbose": True, "n_jobs": 3, **common}
     verbose = BayesianDPFA((3, 2), **settings).fit(counts)
     for name, draws in plain.draws_.items():
         np.testing.assert_array_equal(draws, verbose.draws_[name])
@@ -149,7 +187,7 @@ def test_results_do_not_depend_on_threads_scores_or_progress(monkeypatch, capsys
 
 def test_results_for_a_document_depend_only_on_its_words():
     counts, _ = simulated()
-    model = BayesianDPFA((3, 2), max_iter=2, **SETTINGS).fit(counts)
+    model = BayesianDPFA((3, 2), max_iter=20, **SETTINGS).fit(counts)
     whole, order = model.transform(counts), np.random.default_rng(0).permutation(200)
     np.testing.assert_array_equal(model.transform(counts[order]), whole[order])
     np.testing.assert_array_equal(model.transform(counts[[7]]), whole[[7]])
@@ -179,11 +217,16 @@ def test_topics_before_the_initialization_is_complete_are_those_of_the_filter(ca
 
 
 @pytest.mark.parametrize(
-    "settings", [slow({"sampler": "sgrld"}), {"integrator": "euler"}, {"p": 0.9, "r": 0.5}]
+    "settings",
+    [
+        slow({"inference": "sgmcmc", "max_iter": 3, "sampler": "sgrld"}),
+        {"inference": "sgmcmc", "max_iter": 3, "integrator": "euler"},
+        {"p": 0.9, "r": 0.5, "max_iter": 30},
+    ],
 )
 def test_other_settings_learn_as_well(settings):
     counts, _ = simulated()
-    model = BayesianDPFA((3, 2), max_iter=3, batch_size=50, random_state=0, **settings)
+    model = BayesianDPFA((3, 2), batch_size=50, random_state=0, **settings)
     assert model.fit(counts).perplexity(counts) < 12
     for name in {"p", "r"} & settings.keys():
         values = getattr(model.parameters_[-1], {"p": "p", "r": "rates"}[name])
@@ -198,9 +241,9 @@ def test_bad_input_is_refused():
         ({"layers": (3, 0)}, "`layers` must be one or more"),
         (
             {"inference": "vb"},
-            "`inference` must be one of 'sgmcmc', 'filtering', 'gibbs', got 'vb'",
+            "`inference` must be one of 'auto', 'gibbs', 'sgmcmc', 'filtering', got 'vb'",
         ),
-        ({"sampler": "nuts"}, "`sampler` must be one of 'scir', 'sgrld'"),
+        ({"inference": "sgmcmc", "sampler": "nuts"}, "`sampler` must be one of 'scir', 'sgrld'"),
         ({"fractional": "floor"}, "`fractional` must be"),
         ({"burn_in": 30}, "`burn_in` must be"),
         ({"topic_word_prior": 0.0}, "`topic_word_prior` must be positive, got 0.0"),

@@ -81,6 +81,7 @@ def test_runs_do_not_change_the_result(monkeypatch):
 def test_prequential_perplexity_is_of_documents_not_yet_learned():
     counts = counts_of_two_subjects(60)
     settings = {"batch_size": 10, "evaluate_every": 1, **FAST, "max_iter": 3}
+    settings["inference"] = "sgmcmc"
     model = BayesianDPFA((2, 2), start_documents=20, **settings).fit(counts)
     once = BayesianDPFA((2, 2), start_documents=20, **settings | {"max_iter": 1}).fit(counts)
     assert model.prequential_perplexity_ == once.prequential_perplexity_
@@ -98,7 +99,8 @@ def test_prequential_perplexity_is_of_documents_not_yet_learned():
         (BayesianLDA(2, step_size=0.1, **FAST), "step_size"),
         (BayesianLDA(2, sampler="filter", step_size=0.1, **FAST), "step_size"),
         (BayesianLDA(2, sampler=isotherm.sgld(None, 1e-3), step_size=0.1, **FAST), "step_size"),
-        (BayesianDPFA((2,), inference="gibbs", step_size=0.1, **FAST), "step_size"),
+        (BayesianDPFA((2,), step_size=0.1, **FAST), "step_size"),
+        (BayesianDPFA((2,), inference="gibbs", sampler="sgrld", **FAST), "sampler"),
         (BayesianDPFA((2,), inference="filtering", weight_step_size=1, **FAST), "weight_step_size"),
     ],
 )

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isotherm.models.polya_gamma import polya_gamma
 from isotherm.topics import counter_rng
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import conjugate, local_gibbs, rates
@@ -149,7 +150,8 @@ class DPFAFilter:
         counts = result.counts[0]
         return SufficientStatistics(
             words,
-            conjugate.draw_moments(rng, network, units),
+            # The package's variables: the numbers of `dpfa-wiki` can be computed again bit for bit.
+            conjugate.draw_moments(rng, network, units, polya_gamma),
             rates.draw_tables(rng, counts, self.current.rates),
             counts.sum(0).astype(float),
             units[0].sum(0).astype(float),

@@ -16,12 +16,13 @@ Polson, Scott & Windle (2013), *Bayesian inference for logistic models using Pó
 variables*, JASA.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from isotherm.models.polya_gamma import polya_gamma
 from isotherm.topics.dpfa.belief_network import Network
+from isotherm.topics.dpfa.polya_gamma import polya_gamma
 
 _CHUNK = 512
 """Number of documents whose products are in memory at a time."""
@@ -46,16 +47,22 @@ def zero_moments(layers: tuple[int, ...]) -> Moments:
 
 
 def draw_moments(
-    rng: np.random.Generator, network: Network, units: tuple[np.ndarray, ...]
+    rng: np.random.Generator,
+    network: Network,
+    units: tuple[np.ndarray, ...],
+    draw: Callable[[np.random.Generator, np.ndarray], np.ndarray] = polya_gamma,
 ) -> Moments:
-    """Draw Pólya-Gamma variables for layers (rows, units) and compute the sums over rows."""
+    """Draw Pólya-Gamma variables for layers (rows, units) and compute the sums over rows.
+
+    `draw` is the function that draws them.
+    """
     precision, shift = [], []
     for layer, h in enumerate(units):
         x, w = np.ones((len(h), 1)), network.biases[layer][:, None]
         if layer < len(network.weights):
             x = np.concatenate([units[layer + 1], x], axis=1)
             w = np.concatenate([network.weights[layer], w], axis=1)
-        omega = polya_gamma(rng, x @ w.T)
+        omega = draw(rng, x @ w.T)
         total = np.zeros((h.shape[1], x.shape[1] ** 2))
         for i in range(0, len(x), _CHUNK):
             part = x[i : i + _CHUNK]

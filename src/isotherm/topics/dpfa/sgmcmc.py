@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from isotherm.exceptions import DivergedError
@@ -23,7 +24,7 @@ from isotherm.schedules import as_schedule
 from isotherm.topics import counter_rng, distributed
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import kernels, local_gibbs, rates
-from isotherm.topics.dpfa.belief_network import NetworkUpdate
+from isotherm.topics.dpfa.belief_network import Network, NetworkUpdate
 from isotherm.topics.dpfa.initialization import Start
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.dpfa.perplexity import predict_batch
@@ -149,6 +150,16 @@ class DPFAChain:
         """Fraction of units that were on in the last batch, per layer."""
         self.predicted = np.zeros(2)
         """Log likelihood and number of the tokens predicted before they were learned."""
+
+    def continue_from(self, parameters: Parameters) -> None:
+        """Take weights, biases and rates from another algorithm; topics stay as they are."""
+        position = jax.tree.map(
+            lambda x: jnp.asarray(x, jnp.float32), Network(parameters.weights, parameters.biases)
+        )
+        self.network_state = self.network_state._replace(position=position)
+        mass, p = self.rates.masses[0], parameters.p
+        masses = np.stack([mass, mass * (1 - p) / p])
+        self.rates = Rates(parameters.rates, parameters.gamma0, masses)
 
     def step(self, batch: Corpus) -> None:
         """Learn from a batch."""

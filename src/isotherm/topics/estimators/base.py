@@ -1,5 +1,6 @@
 """What the topic estimators share: checks of counts and settings, learning from batches, draws."""
 
+import inspect
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -395,10 +396,12 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return check_word_prior(self.topic_word_prior)
 
     def _warn_unused(self, reason: str, *names: str) -> None:
-        """Warn about settings that are not `None` but have no effect, with the reason."""
+        """Warn about settings that are not the default but have no effect, with the reason."""
+        defaults = inspect.signature(type(self)).parameters
         for name in names:
-            if getattr(self, name) is not None:
-                text = f"`{name}` has no effect: {reason}. Leave it at None."
+            default = defaults[name].default
+            if not same_setting(getattr(self, name), default):
+                text = f"`{name}` has no effect: {reason}. Leave it at {default!r}."
                 warn_user(Message(text, UserWarning))
 
     @property

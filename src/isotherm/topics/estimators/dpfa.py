@@ -19,15 +19,20 @@ from isotherm.topics.estimators.dpfa_learners import (
     GibbsLearner,
     StreamLearner,
 )
+from isotherm.topics.estimators.inputs import SEEDS_FIX_PRIOR, is_learned, seed_counts
+from isotherm.topics.estimators.progress import DocumentBar
 from isotherm.topics.estimators.summaries import DocumentSummary, DrawnShares, TopWord
+from isotherm.topics.expected_counts import check_sweeps
 from isotherm.topics.perplexity import CompletionScore
 from isotherm.topics.viewer import layer_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PASSES = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}
+_PASSES = {"gibbs": 200, "sgmcmc": 10, "filtering": 1}
 """Algorithms, and their default of `max_iter`."""
+_SGMCMC_ONLY = ("sampler", "step_size", "weight_step_size", "diffusion", "integrator")
+"""Settings that only stochastic gradients have."""
 _COUNTS = {"batch_size": 1, "num_draws": 1, "sweeps": 1, "burn_in": 0, "evaluate_every": 0}
 """Integer settings and their smallest values."""
 
@@ -44,25 +49,31 @@ class BayesianDPFA(TopicEstimator):
     Topics are switched on and off in each document by binary units, which depend on a second layer
     of units, and so on (`isotherm.topics.dpfa.model`). Accepts the output of
     `sklearn.feature_extraction.text.CountVectorizer`; sparse input is not converted to a dense
-    array. Memory does not grow with the number of documents, except for `inference="gibbs"`: use
-    `partial_fit` for streams.
+    array. With `partial_fit`, for streams, memory does not grow with the number of documents.
+
+    By default `fit` draws by collapsed Gibbs sampling over all documents, and `partial_fit` by
+    stochastic-gradient MCMC.
 
     Parameters
     ----------
     layers
         Units per binary layer, from the bottom; the first number is the number of topics.
     inference
-        `"sgmcmc"`: stochastic-gradient MCMC, weights by a thermostat, topics by `sampler`
-        (`isotherm.topics.dpfa.sgmcmc`). `"filtering"`: conditional density filtering, one pass
-        without a step size (`isotherm.topics.dpfa.bcdf`). `"gibbs"`: Gibbs sampling, exact, all
-        documents in memory (`isotherm.topics.dpfa.gibbs`).
+        `"auto"`: `"gibbs"` in `fit` and `"sgmcmc"` in `partial_fit`, also after a `fit`.
+        `"gibbs"`: collapsed Gibbs sampling, exact, all documents in memory
+        (`isotherm.topics.dpfa.gibbs`). `"sgmcmc"`: stochastic-gradient MCMC, weights by a
+        thermostat, topics by `sampler` (`isotherm.topics.dpfa.sgmcmc`). `"filtering"`: conditional
+        density filtering, one pass without a step size (`isotherm.topics.dpfa.bcdf`).
     topic_word_prior
-        $\eta$, Dirichlet prior of the words of a topic; `None` is 0.05.
+        $\eta$, Dirichlet prior of the words of a topic, a number or `"learned"`. `None` is
+        `"learned"` with Gibbs sampling without `seed_words`, and 0.05 otherwise.
+    seed_words
+        As in `BayesianLDA`; needs Gibbs sampling.
     r, p
         A fixed value of $r$ or $p$ for all topics, or `None` to sample them.
     sampler
-        Sampler of the topics: `"scir"`, `"sgrld"` or another name of a stochastic-gradient sampler
-        as in `BayesianLDA`, or a sampler object built with `grad_fn=None`.
+        Sampler of the topics for stochastic gradients: `"scir"`, `"sgrld"` or another name as in
+        `BayesianLDA`, or a sampler object built with `grad_fn=None`.
     step_size
         $h$ of the topics' sampler, a number or a schedule; `None` is a default for each sampler.
     weight_step_size, diffusion, integrator
@@ -72,8 +83,8 @@ class BayesianDPFA(TopicEstimator):
     batch_size
         Documents per update.
     max_iter
-        Number of passes of `fit` over the documents; `None` is 10 for `"sgmcmc"`, 200 for `"gibbs"`
-        and 1 for `"filtering"`, which must not use documents twice.
+        Number of passes of `fit` over the documents; `None` is 200 for `"gibbs"`, where a pass is a
+        sweep, 10 for `"sgmcmc"`, and 1 for `"filtering"`, which must not use documents twice.
     total_samples
         Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
         number of documents seen.
@@ -82,7 +93,7 @@ class BayesianDPFA(TopicEstimator):
         a random initialization, which takes much longer to converge. In a stream the layers start
         to learn after these documents. `None` is 10 000 in `fit` and 1000 in `partial_fit`; for 128
         topics 10 000 are better there, too. With filtering, `fit` uses at most half of the
-        documents.
+        documents. Gibbs sampling starts from sweeps of plain LDA over all documents instead.
     num_draws
         Number of draws to keep.
     sweeps, burn_in
@@ -110,6 +121,8 @@ class BayesianDPFA(TopicEstimator):
         `weights1`, …, `biases1`, … as in `isotherm.topics.dpfa.model.Parameters`.
     parameters_
         The same draws as a list of `isotherm.topics.dpfa.model.Parameters`.
+    topic_word_prior_
+        $\eta$, as given or learned.
     on_rates_
         Fraction of units that were on in the last batch, per layer. A layer that is always on or
         always off has no effect.
@@ -140,8 +153,9 @@ class BayesianDPFA(TopicEstimator):
         self,
         layers: tuple[int, ...] = (128, 64, 32),
         *,
-        inference: str = "sgmcmc",
-        topic_word_prior: float | None = None,
+        inference: str = "auto",
+        topic_word_prior: Any = None,
+        seed_words: Any = None,
         r: float | None = None,
         p: float | None = None,
         sampler: Any = "scir",
@@ -165,6 +179,7 @@ class BayesianDPFA(TopicEstimator):
         self.layers = layers
         self.inference = inference
         self.topic_word_prior = topic_word_prior
+        self.seed_words = seed_words
         self.r = r
         self.p = p
         self.sampler = sampler
@@ -197,30 +212,33 @@ class BayesianDPFA(TopicEstimator):
         """
         del y
         corpus = self._corpus(X, reset=True)
-        plan, passes = self._plan(corpus, total=len(corpus)), self._passes()
-        shuffled = self._shuffled(corpus, 0)
-        first = min(10_000 if self.start_documents is None else self.start_documents, len(corpus))
-        if self.inference == "filtering":
-            first = min(first, len(corpus) // 2)  # the other half is for the binary layers
-        start_batches = list(self._batches(shuffled[:first]))
+        plan = self._plan(corpus, len(corpus), "gibbs")
+        passes = self._passes(plan.inference)
         with self._bar(passes * len(corpus)) as bar:
-            if self.inference == "gibbs":
-                self._learner = learner = GibbsLearner(plan, self.num_draws)
-                learner.run(corpus, start_batches, passes, bar.advance)
+            if plan.inference == "gibbs":
+                learner = GibbsLearner(plan, self.num_draws)
+                self._set_learner(learner)
+                learner.run(corpus, passes, bar.advance)
                 self.n_documents_seen_, self.n_batch_iter_ = passes * len(corpus), passes
             else:
-                self._stream_learner(plan, 0).initialize(start_batches)
-                if self.inference == "filtering":
-                    self.n_documents_seen_, shuffled = first, shuffled[first:]
-                    bar.advance(first)
-                else:
-                    self._learn(shuffled[:first], bar, new=False)
-                    shuffled = shuffled[first:]
-                self._learn(shuffled, bar)
-                for epoch in range(1, passes):
-                    self._learn(self._shuffled(corpus, epoch), bar, new=False)
+                self._fit_stream(plan, corpus, passes, bar)
         self.n_iter_ = passes
         return self
+
+    def _fit_stream(self, plan: DPFAPlan, corpus: Corpus, passes: int, bar: DocumentBar) -> None:
+        shuffled = self._shuffled(corpus, 0)
+        first = min(10_000 if self.start_documents is None else self.start_documents, len(corpus))
+        if plan.inference == "filtering":
+            first = min(first, len(corpus) // 2)  # the other half is for the binary layers
+        self._stream_learner(plan, 0).initialize(list(self._batches(shuffled[:first])))
+        if plan.inference == "filtering":
+            self.n_documents_seen_ = first
+            bar.advance(first)
+        else:
+            self._learn(shuffled[:first], bar, new=False)
+        self._learn(shuffled[first:], bar)
+        for epoch in range(1, passes):
+            self._learn(self._shuffled(corpus, epoch), bar, new=False)
 
     @available_if(_supports_streams)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -232,6 +250,10 @@ class BayesianDPFA(TopicEstimator):
             As in `fit`.
         """
         del y
+        learner = getattr(self, "_learner", None)
+        if isinstance(learner, GibbsLearner):
+            self._refuse_changed_settings()
+            self._learner = learner.as_stream(self.total_samples, self.evaluate_every)
         return self._partial_fit(X)
 
     def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
@@ -278,8 +300,11 @@ class BayesianDPFA(TopicEstimator):
         """
         check_is_fitted(self)
         check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self.layers))
-        draws = np.stack([summaries.unit_words(x, layer) for x in self.parameters_])
-        return summaries.top_words(draws.mean(0), draws, num_words, self._names(vocabulary))
+        draws, means = (
+            np.stack([summaries.unit_words(x, layer) for x in parameters])
+            for parameters in (self.parameters_, self._learner.predictive_parameters())
+        )
+        return summaries.top_words(means.mean(0), draws, num_words, self._names(vocabulary))
 
     def plot_graph(
         self,
@@ -326,9 +351,14 @@ class BayesianDPFA(TopicEstimator):
         check_is_fitted(self)
         split = self._split(X, observed, scored)
         score = DPFAScore(
-            split, sweeps=self.sweeps, burn_in=self.burn_in, seed=self._seed, threads=self._threads
+            split,
+            sweeps=self.sweeps,
+            burn_in=self.burn_in,
+            warm_sweeps=summaries.WARM_SWEEPS,
+            seed=self._seed,
+            threads=self._threads,
         )
-        for draw in self.parameters_:
+        for draw in self._learner.predictive_parameters():
             score.add(draw)
         return score.score
 
@@ -337,6 +367,12 @@ class BayesianDPFA(TopicEstimator):
         """Draws of all parameters."""
         check_is_fitted(self)
         return self._learner.parameters()
+
+    @property
+    def topic_word_prior_(self) -> float:
+        r"""$\eta$, as given or learned."""
+        check_is_fitted(self)
+        return self._learner.eta()
 
     @property
     def on_rates_(self) -> np.ndarray:
@@ -395,26 +431,26 @@ class BayesianDPFA(TopicEstimator):
 
     def _begin_stream(self, corpus: Corpus) -> None:
         first = 1000 if self.start_documents is None else self.start_documents
-        self._stream_learner(self._plan(corpus, self.total_samples), first)
+        self._stream_learner(self._plan(corpus, self.total_samples, "sgmcmc"), first)
 
     def _stream_learner(self, plan: DPFAPlan, num_start_documents: int) -> StreamLearner:
         learner = StreamLearner(plan, self.num_draws, num_start_documents, self.evaluate_every)
         self._set_learner(learner)
         return learner
 
-    def _passes(self) -> int:
+    def _passes(self, inference: str) -> int:
         if self.max_iter is None:
-            return _PASSES[self.inference]
+            return _PASSES[inference]
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
-        if self.inference == "filtering" and self.max_iter > 1:
+        if inference == "filtering" and self.max_iter > 1:
             raise ValueError(
                 "`max_iter` must be 1 for `inference='filtering'`, which counts every document "
                 f"once, got {self.max_iter}."
             )
         return self.max_iter
 
-    def _plan(self, corpus: Corpus, total: float | None) -> DPFAPlan:
-        """Check the settings and collect them."""
+    def _plan(self, corpus: Corpus, total: float | None, automatic: str) -> DPFAPlan:
+        """Check the settings and collect them; `automatic` is the meaning of `"auto"`."""
         self._check_settings(_COUNTS, ("step_size", "weight_step_size"))
         if not isinstance(self.layers, tuple | list | np.ndarray):
             raise ValueError(
@@ -424,20 +460,23 @@ class BayesianDPFA(TopicEstimator):
         if self.start_documents is not None:
             check_scalar(self.start_documents, "start_documents", Integral, min_val=0)
         check_scalar(self.diffusion, "diffusion", Real, min_val=0)
-        if self.inference not in _PASSES:
-            known = ", ".join(map(repr, _PASSES))
+        if self.inference != "auto" and self.inference not in _PASSES:
+            known = ", ".join(map(repr, ["auto", *_PASSES]))
             raise ValueError(f"`inference` must be one of {known}, got {self.inference!r}.")
-        if self.inference != "sgmcmc":
-            reason = f"`inference={self.inference!r}` has no step sizes"
-            self._warn_unused(reason, "step_size", "weight_step_size")
+        inference = automatic if self.inference == "auto" else self.inference
+        if inference != "sgmcmc":
+            reason = f"only `inference='sgmcmc'` uses it, and this is {inference!r}"
+            self._warn_unused(reason, *_SGMCMC_ONLY)
         elif not isinstance(self.sampler, str):
             self._warn_unused("a `sampler` object has its own", "step_size")
+        check_sweeps(self.sweeps, self.burn_in)
         self._begin(corpus)
         model = DPFA(corpus.num_words, tuple(self.layers), self._word_prior, self.r, p=self.p)
+        learn_eta, seeds = self._word_priors(inference, corpus.num_words)
         network = (self.weight_step_size, self.diffusion, self.integrator)
         return DPFAPlan(
             model,
-            self.inference,
+            inference,
             self.sampler,
             self.step_size,
             network,
@@ -447,4 +486,24 @@ class BayesianDPFA(TopicEstimator):
             self.burn_in,
             self._seed,
             self._threads,
+            learn_eta,
+            seeds,
         )
+
+    def _word_priors(self, inference: str, num_words: int) -> tuple[bool, np.ndarray | None]:
+        r"""Check the prior of words; return whether to learn $\eta$, and pseudo-counts."""
+        learn = is_learned(self.topic_word_prior)
+        seeds = seed_counts(self.seed_words, self._names(None), (self.layers[0], num_words))
+        if inference == "gibbs":
+            if learn and seeds is not None:
+                raise ValueError(SEEDS_FIX_PRIOR)
+            return learn or (self.topic_word_prior is None and seeds is None), seeds
+        for given, what in [
+            (learn, "`topic_word_prior='learned'`"),
+            (seeds is not None, "`seed_words`"),
+        ]:
+            if given:
+                raise ValueError(
+                    f"{what} needs Gibbs sampling: use `fit` with `inference` 'auto' or 'gibbs'."
+                )
+        return False, None

@@ -3,27 +3,35 @@
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isotherm.samplers.msgnht import msgnht
+from isotherm.topics import counter_rng
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa import local_gibbs
 from isotherm.topics.dpfa.bcdf import DPFAFilter
-from isotherm.topics.dpfa.gibbs import DPFAGibbs, first_parameters
+from isotherm.topics.dpfa.conjugate import draw_topics
+from isotherm.topics.dpfa.gibbs import DPFAGibbs, first_parameters, mean_topics
 from isotherm.topics.dpfa.initialization import Start, learn_start
 from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
 from isotherm.topics.dpfa.perplexity import predict_batch
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.estimators.learners import Learner, kept_sweeps, named_sampler
+from isotherm.topics.estimators.learners import Learner, best_start, kept_sweeps, named_sampler
+from isotherm.topics.gibbs import GibbsLDA
 from isotherm.topics.perplexity import prequential_perplexity
 from isotherm.topics.scir import SCIR
 from isotherm.types import Sampler
 
 ROUNDS, ROUNDS_BURN_IN = 5, 2
 """Rounds per batch when filtering, and how many of them are discarded."""
+LDA_SWEEPS = 50
+"""Sweeps of plain LDA from which Gibbs sampling starts."""
+NETWORK_EVERY = 5
+"""Sweeps of Gibbs sampling between two updates of the weights."""
 WINDOW = 10
 """Number of scored batches in the running perplexity."""
 
@@ -59,6 +67,9 @@ class DPFAPlan(NamedTuple):
     burn_in: int
     seed: int
     threads: int
+    learn_eta: bool = False
+    prior_counts: np.ndarray | None = None
+    """Pseudo-counts of seed words, (topics, words)."""
 
     def build(self, start: Start | None, num_start_batches: int) -> DPFAChain | DPFAFilter:
         """Build a chain or filter; `num_start_batches` batches were used to initialize it."""
@@ -96,6 +107,38 @@ class DPFAPlan(NamedTuple):
         """Learn the initialization from the first documents; `None` if there are none."""
         return learn_start(self.model, batches, seed=self.seed) if batches else None
 
+    def build_gibbs(self, corpus: Corpus, num_sweeps: int) -> DPFAGibbs:
+        r"""Build a Gibbs sampler that starts from sweeps of plain LDA with a learned $\alpha$.
+
+        $r$ starts at $\alpha$, $p$ at the value that explains the length of documents if all units
+        are on, and the units of the layers above the first are on with probability 1/2.
+        """
+        model, settings = self.model, {"prior_counts": self.prior_counts}
+        size, seed = model.num_topics, self.seed
+
+        def build_lda(start: int) -> GibbsLDA:
+            learned = {"learn_alpha": "asymmetric", "learn_beta": self.learn_eta, **settings}
+            return GibbsLDA(corpus, size, beta=model.eta, seed=seed + 2**31 * start, **learned)
+
+        lda = best_start(build_lda, num_sweeps)
+        lda.sweep(min(LDA_SWEEPS, num_sweeps))
+        first, length = first_parameters(model, seed), corpus.num_tokens / len(corpus)
+        if model.r is None:
+            first = first._replace(rates=lda.alpha.astype(np.float64))
+        if model.p is None:
+            first = first._replace(p=np.full(size, length / (length + first.rates.sum())))
+        gibbs = DPFAGibbs(
+            replace(model, eta=lda.beta),
+            corpus,
+            learn_eta=self.learn_eta,
+            network_every=NETWORK_EVERY,
+            seed=seed,
+            parameters=first,
+            **settings,
+        )
+        gibbs.start_from(lda.assignments)
+        return gibbs
+
 
 class DPFALearner(Learner):
     """Base of the learners of `BayesianDPFA`."""
@@ -112,6 +155,14 @@ class DPFALearner(Learner):
 
     @abstractmethod
     def _parameters(self) -> list[Parameters]: ...
+
+    def predictive_parameters(self) -> list[Parameters]:
+        """Return the parameters to predict with, one for each draw."""
+        return self.parameters()
+
+    def eta(self) -> float:
+        r"""Return $\eta$, the mean over draws if it is learned."""
+        return self.plan.model.eta
 
     def prequential_perplexity(self) -> float:
         """Return the perplexity of tokens predicted before they were learned; NaN if none were."""
@@ -230,30 +281,60 @@ class StreamLearner(DPFALearner):
 class GibbsLearner(DPFALearner):
     """Gibbs sweeps over all documents; draws are from the second half of the sweeps."""
 
-    def run(
-        self,
-        corpus: Corpus,
-        start_batches: list[Corpus],
-        num_sweeps: int,
-        report: Callable[[int], None],
-    ) -> None:
+    def __init__(self, plan: DPFAPlan, num_draws: int) -> None:
+        super().__init__(plan, num_draws)
+        self.num_documents = 0
+        self.kept: list[tuple[Parameters, float]] = []
+        r"""Parameters with counts of words in place of topics, and $\eta$, of the kept sweeps."""
+
+    def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[int], None]) -> None:
         """Sweep all documents; `report` is called with the number of documents of each sweep."""
-        plan, start = self.plan, self.plan.learn_start(start_batches)
-        parameters = first_parameters(plan.model, plan.seed, start)
-        gibbs = DPFAGibbs(
-            plan.model, corpus, seed=plan.seed, threads=plan.threads, parameters=parameters
-        )
+        gibbs = self.plan.build_gibbs(corpus, num_sweeps)
         kept = kept_sweeps(num_sweeps, self.num_draws)
-        self._kept: list[Parameters] = []
+        self.num_documents = len(corpus)
         for i in range(1, num_sweeps + 1):
             gibbs.sweep()
             if i in kept:
-                self._kept.append(_with_float32(gibbs.parameters()))
+                self.kept.append((gibbs.with_topics(gibbs.counts()), gibbs.eta))
             report(len(corpus))
         self.on_rates = gibbs.on_rates
 
+    def as_stream(self, total: float | None, predict_every: int) -> StreamLearner:
+        """Return a learner by stochastic gradients that continues with new documents.
+
+        It starts from the last draw. `total` is the number of documents that the posterior is
+        conditioned on, as in the plan.
+        """
+        last, eta = self.kept[-1]
+        plan = self.plan._replace(inference="sgmcmc", total=total, learn_eta=False)
+        plan = plan._replace(model=replace(plan.model, eta=eta))
+        learner = StreamLearner(plan, self.num_draws, 0, predict_every)
+        learner.num_start_batches = -(-self.num_documents // plan.batch_size)
+        learner.num_documents = self.num_documents
+        start = Start(last.topics.T, self.num_documents, 1.0, 0.5)
+        chain = plan.build(start, learner.num_start_batches)
+        assert isinstance(chain, DPFAChain)  # since `inference` is "sgmcmc"
+        chain.continue_from(last)
+        learner.chain = chain
+        return learner
+
+    def eta(self) -> float:
+        r"""Return the mean of $\eta$."""
+        return float(np.mean([eta for _, eta in self.kept]))
+
+    def predictive_parameters(self) -> list[Parameters]:
+        r"""Return draws with $\mathrm E[\phi \mid z]$ in place of topics."""
+        return [x._replace(topics=mean_topics(x.topics, eta)) for x, eta in self.kept]
+
+    def _mean_topics(self) -> np.ndarray:
+        return np.mean([draw.topics for draw in self.predictive_parameters()], axis=0)
+
     def _parameters(self) -> list[Parameters]:
-        return self._kept
+        drawn = []
+        for i, (x, eta) in enumerate(self.kept):
+            rng = counter_rng.generator(self.plan.seed, "topics", i)
+            drawn.append(x._replace(topics=draw_topics(rng, x.topics.T, eta)))
+        return drawn
 
     def _build_chain(self) -> None:
         return None

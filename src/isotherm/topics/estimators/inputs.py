@@ -14,6 +14,7 @@ LEARNED: dict[str, Shape] = {"learned": "asymmetric", "learned-symmetric": "symm
 """Values of `doc_topic_prior` for a learned prior."""
 SEED_COUNT = 10.0
 """Default pseudo-count of a seed word."""
+SEEDS_FIX_PRIOR = "`topic_word_prior` must be a number if there are `seed_words`, got 'learned'."
 
 
 def refuse_texts(X: Any) -> None:
@@ -69,14 +70,19 @@ def word_names(vocabulary: Any, num_words: int) -> Any:
     return names
 
 
+def is_learned(prior: Any) -> bool:
+    """Return whether the prior of words is `"learned"`; it may be an array by mistake."""
+    return isinstance(prior, str) and prior == "learned"
+
+
 def check_word_prior(prior: Any) -> float:
     """Check the prior of the words of a topic and return it; `None` and `"learned"` give 0.05."""
-    if prior is None or (isinstance(prior, str) and prior == "learned"):
+    if prior is None or is_learned(prior):
         return 0.05
     if np.ndim(prior) > 0:
         raise ValueError(
             "`topic_word_prior` must be one number for all words and topics, got an array of shape "
-            f"{np.shape(prior)}. To favour words in a topic, use `seed_words` of `BayesianLDA`."
+            f"{np.shape(prior)}. To favour words in a topic, use `seed_words`."
         )
     require_positive("topic_word_prior", prior)
     return float(prior)

@@ -11,7 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 from isotherm.topics import layout
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.estimators.base import TopicEstimator
-from isotherm.topics.estimators.inputs import check_doc_prior, seed_counts
+from isotherm.topics.estimators.inputs import (
+    SEEDS_FIX_PRIOR,
+    check_doc_prior,
+    is_learned,
+    seed_counts,
+)
 from isotherm.topics.estimators.learners import (
     GibbsLDALearner,
     LDAChainLearner,
@@ -375,16 +380,14 @@ class BayesianLDA(TopicEstimator):
         if prior is None:
             prior = _DOC_PRIORS.get(sampler or "", 0.1)
         alpha, shape = check_doc_prior(prior, self.n_components)
-        learn_beta = isinstance(self.topic_word_prior, str) and self.topic_word_prior == "learned"
+        learn_beta = is_learned(self.topic_word_prior)
         if self.topic_word_prior is None and self.seed_words is None:
             learn_beta = sampler == "gibbs"
         shapes = (self.n_components, num_words)
         seeds = seed_counts(self.seed_words, self._names(None), shapes)
         if sampler in _DOC_PRIORS:
             if seeds is not None and learn_beta:
-                raise ValueError(
-                    "`topic_word_prior` must be a number if there are `seed_words`, got 'learned'."
-                )
+                raise ValueError(SEEDS_FIX_PRIOR)
             return alpha, {"learn_alpha": shape, "learn_beta": learn_beta, "prior_counts": seeds}
         for given, what in [
             (shape is not None, "`doc_topic_prior='learned'`"),

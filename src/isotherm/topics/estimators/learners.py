@@ -140,6 +140,30 @@ def kept_sweeps(num_sweeps: int, num_draws: int) -> set[int]:
     return set(range(num_sweeps, 0, -max(num_sweeps // 2 // num_draws, 1))[:num_draws])
 
 
+def best_start(build: Callable[[int], GibbsLDA], num_sweeps: int) -> GibbsLDA:
+    """Return the best of `NUM_STARTS` chains after a few sweeps.
+
+    Topics that are merged at the start may stay merged for a very long time. So several chains
+    start, and the one with the highest joint probability of words and assignments is continued.
+
+    Parameters
+    ----------
+    build
+        Builds the chain of a number from 0.
+    num_sweeps
+        Number of sweeps that will follow.
+    """
+    best, best_joint = None, -np.inf
+    for i in range(NUM_STARTS):
+        start = build(i)
+        start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
+        joint = start.log_joint()
+        if best is None or joint > best_joint:
+            best, best_joint = start, joint
+    assert best is not None
+    return best
+
+
 class LDAPlan(NamedTuple):
     """Settings from which a chain or filter of LDA is built; it can be pickled."""
 
@@ -204,12 +228,7 @@ class LDALearner(Learner):
 
 
 class GibbsLDALearner(LDALearner):
-    """Collapsed Gibbs sweeps over all documents; draws are from the second half of the sweeps.
-
-    Topics that are merged at the start may stay merged for a very long time. So `NUM_STARTS` chains
-    make a few sweeps, and the one with the highest joint probability of words and assignments is
-    continued.
-    """
+    """Collapsed Gibbs sweeps over all documents; draws are from the second half of the sweeps."""
 
     def __init__(self, plan: LDAPlan, num_draws: int) -> None:
         super().__init__()
@@ -219,24 +238,14 @@ class GibbsLDALearner(LDALearner):
 
     def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[], None]) -> None:
         """Sweep all documents; `report` is called after each sweep."""
-        gibbs, kept = self._best_start(corpus, num_sweeps), kept_sweeps(num_sweeps, self.num_draws)
+        kept = kept_sweeps(num_sweeps, self.num_draws)
+        gibbs = best_start(lambda i: self.plan.build_gibbs(corpus, i), num_sweeps)
         self.num_documents = len(corpus)
         for i in range(1, num_sweeps + 1):
             gibbs.sweep()
             if i in kept:
                 self.kept.append((gibbs.counts(), np.array(gibbs.alpha), float(gibbs.beta)))
             report()
-
-    def _best_start(self, corpus: Corpus, num_sweeps: int) -> GibbsLDA:
-        best, best_joint = None, -np.inf
-        for i in range(NUM_STARTS):
-            start = self.plan.build_gibbs(corpus, i)
-            start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
-            joint = start.log_joint()
-            if best is None or joint > best_joint:
-                best, best_joint = start, joint
-        assert best is not None
-        return best
 
     def as_filter(self, total: float | None) -> "LDAFilterLearner":
         """Return a filter that continues with new documents, given the mean counts of the draws.

@@ -27,8 +27,12 @@ from isotherm.topics.dpfa import local_gibbs
 from isotherm.topics.dpfa.model import Parameters, draw_units
 from isotherm.topics.expected_counts import doc_topic_counts, fold_in
 
-WARM_SWEEPS = 3
-"""Sweeps per draw after the first, which start from the state of the previous draw."""
+WARM_SWEEPS = 10
+"""Sweeps per draw after the first, which start from the state of the previous draw.
+
+With fewer the proportions have a visible Monte Carlo error: on Wikipedia a perplexity of 1228 with
+3 sweeps, 1210 with 10 and 1205 with 20, for the same 20 draws.
+"""
 _CHUNK = 1000
 """Number of documents whose local variables are in memory at a time."""
 
