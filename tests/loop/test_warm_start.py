@@ -11,6 +11,7 @@ import pytest
 
 import isotherm
 from isotherm import random
+from isotherm.coordinates.curvature import NUM_PROBES, WholeData
 from isotherm.loop import network_start
 from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
 from marks import slow
@@ -86,6 +87,21 @@ def test_diagonal_coordinates_remove_the_units(key):
     np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
 
 
+def test_the_diagonal_of_a_large_position_is_estimated_from_products(key, monkeypatch):
+    """Hutchinson's estimate; never below the curvature of the prior, which is 1."""
+    mode = jnp.asarray(MEAN, jnp.float32)
+    whole = WholeData(GRADIENT, (X, Y), mode, 10_000)
+    monkeypatch.setattr("isotherm.coordinates.curvature.LARGEST_EXACT", DIMENSION - 1)
+    monkeypatch.setattr(whole, "hessian", None)  # no matrix is built
+    found = np.asarray(whole.hessian_diagonal(key, mode))
+    squares = PRECISION**2
+    error = np.sqrt(2 * (squares.sum(1) - np.diag(squares)) / NUM_PROBES)
+    assert np.all(np.abs(found - np.diag(PRECISION)) < 5 * error)
+    flat = isotherm.minibatch_gradient(lambda w, b: 0 * b[1], lambda w: -0.5 * w @ w, SIZE)
+    flat = WholeData(flat, (X, Y), mode, 10_000)
+    np.testing.assert_allclose(flat.hessian_diagonal(key, mode), 1, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_shuffled_epochs_reduce_the_variance_as_the_warning_says(key):
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
@@ -130,6 +146,8 @@ def test_misuse_is_refused(key):
         )
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
+    with pytest.raises(ValueError, match="matrix of 20,000 rows"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES)
     with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
     with pytest.raises(ValueError, match="`curvature` must be"):

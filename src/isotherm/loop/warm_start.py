@@ -57,6 +57,8 @@ from isotherm.types import ArrayTree, GradFn, Key
 
 NUM_KEPT_BATCHES = 200
 """Streamed batches whose rows are kept in memory."""
+LARGEST_DENSE = 10_000
+"""Numbers of a position up to which its curvature may be one matrix."""
 
 
 class WarmStart(NamedTuple):
@@ -124,7 +126,8 @@ def warm_start(
     curvature
         `"hessian"` of $-\log\pi$ over all data, or `"fisher"`, the empirical Fisher matrix
         $\sum_i g_i g_i^\top$ plus the curvature of the prior. For an eigenbasis a few Newton steps
-        with it refine the mode.
+        with it refine the mode. The diagonal of a Hessian of more than 1000 numbers is estimated
+        from products with random vectors.
     noise_ratio
         Bound on $C = h^2\sigma^2/4$, which limits the step size.
     control_variates
@@ -153,6 +156,12 @@ def warm_start(
         raise ValueError(
             "`control_variates` needs `coordinates='eigenbasis'`, where the distance of draws from "
             f"the mode is known, got {coordinates!r}."
+        )
+    size = int(leaf_sizes(as_position(position)).sum())
+    if coordinates == "eigenbasis" and size > LARGEST_DENSE:
+        raise ValueError(
+            f"An eigenbasis of {size:,} numbers is a matrix of {size:,} rows and columns. Use "
+            "`coordinates='prior'` for a network, or 'diagonal'."
         )
     if sides is not None and coordinates != "kronecker":
         raise ValueError(f"`sides` needs `coordinates='kronecker'`, got {coordinates!r}.")
@@ -206,7 +215,7 @@ def warm_start(
     else:
         space = Identity()
         if coordinates == "diagonal":
-            space = diagonal_coordinates(whole, mode, curvature)
+            space = diagonal_coordinates(random.fold(key, 5), whole, mode, curvature)
         stiffness = stiffness_in(random.fold(key, 1), whole, mode, space)
     gradient: Any = grad_fn
     positions = [mode]
