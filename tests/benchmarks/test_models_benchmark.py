@@ -101,8 +101,9 @@ def test_the_same_network_in_four_libraries(modules, monkeypatch, name):
     monkeypatch.setattr(zoo.train, "__defaults__", (3,))  # steps
     sizes = []
     for build in zoo.MODELS[name].values():
-        position, apply = build(jax.random.key(0), train)
-        outputs = jax.jit(apply)(position, train[0][:5])
+        with jax.numpy_rank_promotion("allow"):  # the networks are written as users write them
+            position, apply = build(jax.random.key(0), train)
+            outputs = jax.jit(apply)(position, train[0][:5])
         assert outputs.shape == (5, 10) and np.isfinite(outputs).all()
         sizes.append(sum(leaf.size for leaf in jax.tree.leaves(position)))
     assert max(sizes) < 2 * min(sizes)
