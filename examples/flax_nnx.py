@@ -27,15 +27,16 @@ network = isotherm.models.Network(
 )
 grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
-mode = isotherm.find_mode(key, grad_fn, position, batches, num_steps=1000)
+mode_key, start_key, sample_key = jax.random.split(jax.random.key(1), 3)
+mode = isotherm.find_mode(mode_key, grad_fn, position, batches)
+start = isotherm.warm_start(start_key, grad_fn, mode, batches, coordinates="prior", num_steps=0)
 run = isotherm.sample(
-    key,
-    isotherm.msgnht(grad_fn, 0.02, diffusion=10.0),
-    mode,
+    sample_key,
+    isotherm.msgnht(start.grad_fn, **start.settings),
+    start.position,
     batches,
     num_draws=200,
     thin=20,
-    burn_in=1000,
     collect={"test": isotherm.collect.average(lambda position: network.predict(position, test))},
 )
 point = jax.nn.softmax(put_back(mode)(test))

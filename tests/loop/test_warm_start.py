@@ -11,6 +11,8 @@ import pytest
 
 import isotherm
 from isotherm import random
+from isotherm.coordinates.curvature import NUM_PROBES, WholeData
+from isotherm.exceptions import HealthWarning
 from isotherm.loop import network_start
 from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
 from marks import slow
@@ -86,6 +88,49 @@ def test_diagonal_coordinates_remove_the_units(key):
     np.testing.assert_allclose(by_hessian.coordinates.scale, np.diag(PRECISION) ** -0.5, rtol=1e-3)
 
 
+def test_the_diagonal_of_a_large_position_is_estimated_from_products(key, monkeypatch):
+    """Hutchinson's estimate; never below the curvature of the prior, which is 1."""
+    mode = jnp.asarray(MEAN, jnp.float32)
+    whole = WholeData(GRADIENT, (X, Y), mode, 10_000)
+    monkeypatch.setattr("isotherm.coordinates.curvature.LARGEST_EXACT", DIMENSION - 1)
+    monkeypatch.setattr(whole, "hessian", None)  # no matrix is built
+    found = np.asarray(whole.hessian_diagonal(key, mode))
+    squares = PRECISION**2
+    error = np.sqrt(2 * (squares.sum(1) - np.diag(squares)) / NUM_PROBES)
+    assert np.all(np.abs(found - np.diag(PRECISION)) < 5 * error)
+    flat = isotherm.minibatch_gradient(lambda w, b: 0 * b[1], lambda w: -0.5 * w @ w, SIZE)
+    flat = WholeData(flat, (X, Y), mode, 10_000)
+    np.testing.assert_allclose(flat.hessian_diagonal(key, mode), 1, rtol=1e-5)
+
+
+def valley(edge):
+    """Return a standard normal between walls, where the curvature is 3000; NaN beyond `edge`."""
+
+    def log_prior(w):
+        beyond = jnp.maximum(jnp.abs(w) - 1, 0)
+        outside = jnp.abs(w[0]) > edge
+        return -0.5 * jnp.sum(w**2 + 3000 * beyond**2) + jnp.where(outside, jnp.nan, 0.0)
+
+    return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
+
+
+SETTINGS = {"coordinates": "identity", "num_steps": 0}
+
+
+def test_steps_that_suit_only_the_mode_are_shortened_and_it_says_so(key):
+    """At the walls h sqrt(curvature) is 5.5 for the step that suits the mode, 0.1."""
+    with pytest.warns(HealthWarning, match="so the step size is"):
+        start = isotherm.warm_start(key, valley(np.inf), jnp.zeros(2), BATCHES, **SETTINGS)
+    assert 0.01 < start.step_size < 0.051
+
+
+def test_a_chain_that_ends_in_nan_is_refused(key):
+    with pytest.raises(FloatingPointError, match="does not stay in the typical set"):
+        isotherm.warm_start(key, valley(1e-3), jnp.zeros(2), BATCHES, **SETTINGS)
+    with pytest.raises(FloatingPointError, match="not finite at the mode"):
+        isotherm.warm_start(key, valley(np.inf), jnp.full(2, jnp.nan), BATCHES, **SETTINGS)
+
+
 @pytest.mark.slow
 def test_shuffled_epochs_reduce_the_variance_as_the_warning_says(key):
     start = isotherm.warm_start(key, GRADIENT, jnp.zeros(DIMENSION), BATCHES)
@@ -130,6 +175,8 @@ def test_misuse_is_refused(key):
         )
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
+    with pytest.raises(ValueError, match="matrix of 20,000 rows"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES)
     with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
     with pytest.raises(ValueError, match="`curvature` must be"):

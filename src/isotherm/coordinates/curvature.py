@@ -17,7 +17,13 @@ from isotherm.coordinates.newton import newton_ascent, solve_positive
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.tree import is_finite, leaf_sizes
 from isotherm.types import ArrayTree, Batch, Key
+
+LARGEST_EXACT = 1000
+"""Numbers of a position up to which the diagonal of the Hessian is computed exactly."""
+NUM_PROBES = 64
+"""Products with random signs from which it is estimated beyond that."""
 
 
 class WholeData:
@@ -53,7 +59,12 @@ class WholeData:
         return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        """Return the log posterior density, up to a constant."""
+        """Return the log posterior density, up to a constant; NaN where the position is not finite.
+
+        Models of NumPyro raise an error there.
+        """
+        if not is_finite(position):
+            return np.nan
         return float(self._sum(self._value, position) + self.log_prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:
@@ -72,11 +83,32 @@ class WholeData:
         flat, _ = ravel_pytree(position)
         return np.asarray(self._sum(self._outer, flat) - self._prior_hessian(flat), np.float64)
 
+    def hessian_diagonal(self, key: Key, position: ArrayTree) -> ArrayTree:
+        r"""Return the diagonal of `hessian`, of a large position by Hutchinson's estimate.
+
+        It is the mean of $v \odot Hv$ over vectors $v$ of random signs, at least the curvature of
+        the prior, which must then be a product over coordinates.
+        """
+        if int(leaf_sizes(position).sum()) <= LARGEST_EXACT:
+            flat, unravel = ravel_pytree(position)
+            return unravel(jnp.asarray(np.diag(self.hessian(position)), flat.dtype))
+        total = jax.tree.map(jnp.zeros_like, position)
+        for i in range(NUM_PROBES):
+            signs = jax.tree.map(jnp.sign, random.gaussian(random.fold(key, i), position))
+            products = self.hessian_times(position, signs)
+            total = jax.tree.map(lambda a, s, p: a + s * p / NUM_PROBES, total, signs, products)
+        return jax.tree.map(jnp.maximum, total, self._prior_diagonal(position))
+
+    def _prior_diagonal(self, position: ArrayTree) -> ArrayTree:
+        """Return minus the second derivatives of a log prior that is a sum over coordinates."""
+        ones = jax.tree.map(jnp.ones_like, position)
+        second = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
+        return jax.tree.map(jnp.negative, second)
+
     def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
         """Return the diagonal of `fisher`; the prior must be a product over coordinates."""
-        ones = jax.tree.map(jnp.ones_like, position)
-        prior = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
-        return jax.tree.map(jnp.subtract, self._sum(self._squares, position), prior)
+        squares = self._sum(self._squares, position)
+        return jax.tree.map(jnp.add, squares, self._prior_diagonal(position))
 
     def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
         """Multiply the Hessian of minus the log density by a direction."""
@@ -121,12 +153,13 @@ def newton(
     return as_tree(mode)
 
 
-def diagonal_coordinates(whole: WholeData, position: ArrayTree, curvature: str) -> Diagonal:
+def diagonal_coordinates(
+    key: Key, whole: WholeData, position: ArrayTree, curvature: str
+) -> Diagonal:
     """Return coordinates that scale every coordinate by its own curvature."""
     if curvature == "fisher":
         return diagonal(whole.fisher_diagonal(position))
-    _, unravel = ravel_pytree(position)
-    return diagonal(unravel(jnp.asarray(np.diag(whole.hessian(position)), jnp.float32)))
+    return diagonal(whole.hessian_diagonal(key, position))
 
 
 def stiffness_in(key: Key, whole: WholeData, position: ArrayTree, space: Coordinates) -> float:

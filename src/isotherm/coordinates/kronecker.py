@@ -29,11 +29,12 @@ layers, each of which has a basis of its own. Letters are inferred from names an
 | `kernel` (Flax), `w` (Haiku), `weights` | (window, in, out) | `l…lr` |
 | `weight` (Equinox, PyTorch) | (out, in, window) | `rl…l` |
 | `kernel` in `query`, `key`, `value` | (in, heads, size) | `lrr` |
-| a leaf in a path with `embed` | (rows, size) | `.r` |
+| a leaf in a path with `embed` and without a bias | (rows, size) | `.r` |
 | a vector, a number | | `r`, none |
 
-Leading axes that a bias shares with the kernel beside it are stacked (`s`). Where this is wrong,
-pass the letters of a leaf by its name; `Kronecker.summary` shows them.
+Leading axes that a bias shares with the kernel beside it are stacked (`s`), and so are those of
+layers without a bias in the same block. Where this is wrong, pass the letters of a leaf by its
+name; `Kronecker.summary` shows them.
 """
 
 import math
@@ -204,28 +205,56 @@ def leaf_sides(tree: ArrayTree, overrides: Mapping[str, str] | None = None) -> d
 
 def _letters(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Infer the side of every axis of a leaf."""
-    path = [part for part in name.split(".") if part not in ("value", "raw_value")]
+    path = name.split(".")
+    while path and path[-1] in ("value", "raw_value"):  # of a box around the array
+        path.pop()
     kind = path[-1] if path else ""
-    with_heads = any(part in ("query", "key", "value") for part in path[:-1])
     if len(shape) < 2:
         return "r" * len(shape)
-    beside = {other.rpartition(".")[2]: s for other, s in shapes.items() if _same(name, other)}
-    bias = _without_ones(beside.get("bias", beside.get("b", ())))
-    stacked = max(len(bias) - (2 if with_heads else 1), 0)
-    if bias[:stacked] != shape[:stacked] or stacked > len(shape):
-        stacked = 0
+    stacked = _num_stacked(name, shape, shapes)
     rest = len(shape) - stacked
-    if kind in ("bias", "b", "scale"):
+    beside = _beside(name, shapes)
+    if kind in ("bias", "scale") or (kind == "b" and "w" in beside) or rest < 2:
         return "s" * stacked + "r" * rest
-    if rest < 2:
-        return "s" * stacked + "r" * rest
-    if any("embed" in part.lower() for part in path):
+    named_embedding = any("embed" in part.lower() for part in path)
+    if named_embedding and kind != "kernel" and not {"bias", "b"} & set(beside):
         return "s" * stacked + "." * (rest - 1) + "r"
     if kind == "weight":
         return "s" * stacked + "r" + "l" * (rest - 1)
-    if with_heads and rest > 2:
+    if _has_heads(path) and rest > 2:
         return "s" * stacked + "l" * (rest - 2) + "rr"
     return "s" * stacked + "l" * (rest - 1) + "r"
+
+
+def _num_stacked(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the number of leading axes of stacked layers, from the bias beside a leaf.
+
+    Without one it is that of the nearest leaf with a bias, if the sizes of these axes agree.
+    """
+    beside = _beside(name, shapes)
+    if "bias" in beside or "w" in beside:
+        bias = _without_ones(beside.get("bias", beside.get("b", ())))
+        stacked = max(len(bias) - (2 if _has_heads(name.split(".")) else 1), 0)
+        return stacked if bias[:stacked] == shape[:stacked] and stacked <= len(shape) else 0
+    parts = name.split(".")
+    for depth in range(len(parts) - 2, 0, -1):
+        inside = ".".join(parts[:depth]) + "."
+        for other, its_shape in shapes.items():
+            if other.startswith(inside) and other.endswith(".bias"):
+                stacked = _num_stacked(other, its_shape, shapes)
+                same = its_shape[:stacked] == shape[:stacked]
+                return stacked if same and stacked < len(shape) else 0
+    return 0
+
+
+def _has_heads(path: Sequence[str]) -> bool:
+    """Return whether a leaf belongs to a projection of attention onto heads."""
+    return any(part in ("query", "key", "value") for part in path[:-1])
+
+
+def _beside(name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the leaves of the same layer, by the last part of their names."""
+    return {other.rpartition(".")[2]: s for other, s in shapes.items() if _same(name, other)}
 
 
 def _same(name: str, other: str) -> bool:

@@ -1,5 +1,6 @@
 """Models: log priors, log likelihoods and predictions as functions of a position."""
 
+from isotherm.models.last_layer import last_layer
 from isotherm.models.likelihoods import (
     Bernoulli,
     Categorical,
@@ -67,6 +68,7 @@ __all__ = [
     "UserLikelihood",
     "build_network",
     "fan_ins",
+    "last_layer",
     "lenet",
     "localised_prior",
     "mlp",
