@@ -12,7 +12,6 @@ import pytest
 import isotherm
 from isotherm import random
 from isotherm.coordinates.curvature import NUM_PROBES, WholeData
-from isotherm.exceptions import HealthWarning
 from isotherm.loop import network_start
 from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
 from marks import slow
@@ -101,34 +100,6 @@ def test_the_diagonal_of_a_large_position_is_estimated_from_products(key, monkey
     flat = isotherm.minibatch_gradient(lambda w, b: 0 * b[1], lambda w: -0.5 * w @ w, SIZE)
     flat = WholeData(flat, (X, Y), mode, 10_000)
     np.testing.assert_allclose(flat.hessian_diagonal(key, mode), 1, rtol=1e-5)
-
-
-def valley(edge):
-    """Return a standard normal between walls, where the curvature is 3000; NaN beyond `edge`."""
-
-    def log_prior(w):
-        beyond = jnp.maximum(jnp.abs(w) - 1, 0)
-        outside = jnp.abs(w[0]) > edge
-        return -0.5 * jnp.sum(w**2 + 3000 * beyond**2) + jnp.where(outside, jnp.nan, 0.0)
-
-    return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
-
-
-SETTINGS = {"coordinates": "identity", "num_steps": 0}
-
-
-def test_steps_that_suit_only_the_mode_are_shortened_and_it_says_so(key):
-    """At the walls h sqrt(curvature) is 5.5 for the step that suits the mode, 0.1."""
-    with pytest.warns(HealthWarning, match="so the step size is"):
-        start = isotherm.warm_start(key, valley(np.inf), jnp.zeros(2), BATCHES, **SETTINGS)
-    assert 0.01 < start.step_size < 0.051
-
-
-def test_a_chain_that_ends_in_nan_is_refused(key):
-    with pytest.raises(FloatingPointError, match="does not stay in the typical set"):
-        isotherm.warm_start(key, valley(1e-3), jnp.zeros(2), BATCHES, **SETTINGS)
-    with pytest.raises(FloatingPointError, match="not finite at the mode"):
-        isotherm.warm_start(key, valley(np.inf), jnp.full(2, jnp.nan), BATCHES, **SETTINGS)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from isotherm.coordinates.newton import newton_ascent, solve_positive
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.gradients.minibatch import MinibatchGradient
-from isotherm.tree import is_finite, leaf_sizes
+from isotherm.tree import leaf_sizes
 from isotherm.types import ArrayTree, Batch, Key
 
 LARGEST_EXACT = 1000
@@ -59,12 +59,7 @@ class WholeData:
         return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        """Return the log posterior density, up to a constant; NaN where the position is not finite.
-
-        Models of NumPyro raise an error there.
-        """
-        if not is_finite(position):
-            return np.nan
+        """Return the log posterior density, up to a constant."""
         return float(self._sum(self._value, position) + self.log_prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:

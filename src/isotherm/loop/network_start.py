@@ -44,7 +44,7 @@ from isotherm.gradients.balanced import BalancedGradient, unbalanced_heat
 from isotherm.gradients.full_data import sum_over_rows
 from isotherm.loop.sampling import run_chain
 from isotherm.samplers.msgnht import msgnht
-from isotherm.tree import is_finite, leaf_sizes
+from isotherm.tree import leaf_sizes
 from isotherm.types import ArrayTree, BatchPolicy, Key, Scalar
 
 STEP_TIMES_FREQUENCY = 0.45
@@ -217,7 +217,13 @@ def _round(
         if density.is_typical(path[-1]):
             return path
         h /= 2
-    raise not_typical(density.below_mode(path[-1]), density.dimension, 2 * h)
+    raise FloatingPointError(
+        "The chain that starts at the mode does not stay in the typical set: its log density ends "
+        f"{density.below_mode(path[-1]):.3g} below that of the mode, where {density.dimension} "
+        f"parameters explain about {density.dimension / 2:.3g}, even at step size {2 * h:.3g}. "
+        "Check the data for extreme values, the prior for extreme widths, or start from a better "
+        "mode (`num_steps`, `optimizer`)."
+    )
 
 
 class _Density:
@@ -235,8 +241,6 @@ class _Density:
             )
 
     def _log_density(self, position: ArrayTree) -> float:
-        if not is_finite(position):  # where models of NumPyro raise an error
-            return np.nan
         likelihood = sum_over_rows(self._likelihood, position, self._data, self._target.data_size)
         return float(likelihood + self._target.log_prior(position))
 
@@ -246,33 +250,16 @@ class _Density:
 
     def is_typical(self, position: ArrayTree) -> bool:
         """Return whether the log density is finite, and as high as in the posterior."""
-        return is_typical(self.below_mode(position), self.dimension)
+        below = self.below_mode(position)
+        return bool(np.isfinite(below)) and below <= explained_loss(self.dimension)
 
 
 def explained_loss(dimension: int) -> float:
     r"""Return how far below a mode the log density may be in the posterior of $d$ parameters.
 
-    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter. Ten
-    more are for the long tails of few parameters: without them one healthy chain in 3000 of a
-    single parameter would be too far.
+    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter.
     """
-    return 1.5 * dimension + 5 * dimension**0.5 + 10
-
-
-def is_typical(below: float, dimension: int) -> bool:
-    """Return whether a log density this far below the mode is finite, and that of the posterior."""
-    return bool(np.isfinite(below)) and below <= explained_loss(dimension)
-
-
-def not_typical(below: float, dimension: int, step_size: float) -> FloatingPointError:
-    """Return the error of a chain that leaves the posterior at all step sizes that were tried."""
-    return FloatingPointError(
-        "The chain that starts at the mode does not stay in the typical set: its log density ends "
-        f"{below:.3g} below that of the mode, where {dimension} parameters explain about "
-        f"{dimension / 2:.3g}, even at step size {step_size:.3g}. Check the data for extreme "
-        "values, the prior for extreme widths, or start from a better mode (`num_steps`, "
-        "`optimizer`). `coordinates='prior'` does not assume that the mode is typical."
-    )
+    return 1.5 * dimension + 5 * dimension**0.5
 
 
 def _precision(positions: Sequence[ArrayTree], prior: ArrayTree) -> ArrayTree:

@@ -20,9 +20,6 @@ remaining noise depends on the distance from the mode, hardly on $N$, and the st
 noise is then measured at typical draws, one standard deviation from the mode in every direction.
 Sample with `start.grad_fn`.
 
-**Trial.** All this holds near the mode. A chain of 500 steps is tried from there; if it leaves the
-typical set, with a warning the step size is halved, at most three times, and then refused.
-
 **Networks** (`coordinates="prior"` or `"kronecker"`) have no useful mode. The sampler itself moves
 away from it with balanced minibatches, and settings are measured along the way
 (`isotherm.loop.network_start`). Sample with `start.grad_fn`, which is balanced.
@@ -44,23 +41,16 @@ from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newt
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
-from isotherm.exceptions import HealthWarning
 from isotherm.gradients.balanced import BalancedGradient, balanced, unbalanced_heat
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.find_mode import check_target, find_mode
 from isotherm.loop.network_start import (
     LARGEST_HEAT,
-    MAX_HALVINGS,
-    is_typical,
     longest_step,
     network_start,
-    not_typical,
     unit_strengths,
 )
-from isotherm.loop.sampling import run_chain
-from isotherm.loop.user_warnings import Message, warn_user
-from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position, count, leaf_sizes
 from isotherm.types import ArrayTree, GradFn, Key
@@ -69,8 +59,6 @@ NUM_KEPT_BATCHES = 200
 """Streamed batches whose rows are kept in memory."""
 LARGEST_DENSE = 10_000
 """Numbers of a position up to which its curvature may be one matrix."""
-TRIAL_STEPS = 500
-"""Steps after which a chain must still be in the typical set."""
 
 
 class WarmStart(NamedTuple):
@@ -219,11 +207,6 @@ def warm_start(
             unbalanced_heat=found.heat,
         )
     whole = WholeData(grad_fn, data, mode, chunk_size)
-    if not np.isfinite(whole.log_density(mode)):
-        raise FloatingPointError(
-            f"The log density is {whole.log_density(mode)} and so not finite at the mode that was "
-            "found. Check the data, start from another position, or use another `optimizer`."
-        )
     stiffness = 1.0
     if coordinates == "eigenbasis":
         matrix = whole.hessian if curvature == "hessian" else whole.fisher
@@ -252,7 +235,7 @@ def warm_start(
         strengths, size = jnp.concatenate(each, axis=1), int(leaf_sizes(mode).sum())
         step_size = longest_step(step_size, strengths, DIFFUSION / unit, size, largest_heat)
         heat = float(unbalanced_heat(strengths, step_size, DIFFUSION / unit, size))
-    found = WarmStart(
+    return WarmStart(
         position=mode,
         coordinates=space,
         step_size=step_size,
@@ -264,39 +247,6 @@ def warm_start(
         grad_fn=gradient,
         unbalanced_heat=heat,
     )
-    return _tried(random.fold(key, 6), found, batches, whole)
-
-
-def _tried(key: Key, start: WarmStart, batches: InMemoryBatches, whole: WholeData) -> WarmStart:
-    """Return a start with steps so short that a chain stays in the typical set.
-
-    Coordinates and step size are those of the mode. Where the curvature elsewhere is much larger, a
-    chain becomes unstable on its way.
-    """
-
-    @jax.jit
-    def move(key: Key, step_size: jax.Array, batches: InMemoryBatches) -> ArrayTree:
-        sampler = msgnht(start.grad_fn, **{**start.settings, "step_size": step_size})
-        draws = run_chain(key, sampler, start.position, batches, num_draws=1, thin=TRIAL_STEPS)[0]
-        return jax.tree.map(lambda leaf: leaf[0], draws)
-
-    dimension, at_mode = int(leaf_sizes(start.position).sum()), whole.log_density(start.position)
-    below, h = np.inf, start.step_size
-    for _ in range(MAX_HALVINGS):
-        below = at_mode - whole.log_density(move(key, h, batches))
-        if is_typical(below, dimension):
-            break
-        h /= 2
-    else:
-        raise not_typical(below, dimension, 2 * h)
-    if h < start.step_size:
-        text = (
-            f"Steps of {start.step_size:.3g}, which suit the curvature at the mode, take a chain "
-            f"out of the posterior, so the step size is {h:.3g}. The curvature changes from place "
-            "to place: `coordinates='prior'` measures it along the way."
-        )
-        warn_user(Message(text, HealthWarning))
-    return start._replace(step_size=h)
 
 
 def _typical(key: Key, mode: ArrayTree, space: Coordinates) -> ArrayTree:
