@@ -456,7 +456,8 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
         share = 0.5 / len(ANNOTATORS)
         scores = []
         for number in ANNOTATORS:
-            trial = clone(self).set_params(
+            trial: Any = clone(self)
+            trial.set_params(
                 likelihood=_labels_of(number),
                 max_time=None if self.max_time is None else share * self.max_time,
                 random_state=self._seed,
