@@ -7,7 +7,15 @@ from jax import random as jax_random
 from isotherm.data.idx import Images
 from isotherm.data.registry import locate
 from isotherm.paper.experiments import runner
-from isotherm.paper.experiments.mnist import curves, depth, lenet, natural, rivals, table
+from isotherm.paper.experiments.mnist import (
+    curves,
+    depth,
+    lenet,
+    natural,
+    posterior,
+    rivals,
+    table,
+)
 from isotherm.paper.experiments.mnist.learning import Data, Learner, Recipe
 from isotherm.paper.experiments.resume import Checkpoints
 
@@ -168,6 +176,60 @@ def test_claims_of_the_table_hold_and_fail():
     assert sum(not claim.holds for claim in table.check(config, alone)) == 1
 
 
+def sharp(labels, confidence, count):
+    """Return probabilities of `count` equal predictors."""
+    others = (1 - confidence) / 9
+    each = np.full((len(labels), 10), others) + (confidence - others) * np.eye(10)[labels]
+    return np.repeat(each[None], count, axis=0)
+
+
+@pytest.fixture(scope="module")
+def finished_posterior():
+    """A result in which chains are right and certain, and trained networks less certain."""
+    config = posterior.Config()
+    labels = np.arange(1000) % 10
+    result = {"labels": labels}
+    for problem in config.problems():
+        number = config.equal_members if problem.equal else config.num_chains
+        for what, confidence, count in (("members", 0.9, number), ("chains", 0.999, 5)):
+            result[f"{problem.name}/{what}"] = sharp(labels, confidence, count)
+            result[f"{problem.name}/{what}, rotated"] = sharp(labels, 0.2, count)
+        result[f"{problem.name}/health"] = np.array([1.5, 3.0, 1.0, 1e-3, 5.0])
+    return config, result
+
+
+def test_claims_of_posteriors_hold_and_fail(finished_posterior):
+    config, result = finished_posterior
+    assert config.equal_members == 12
+    assert all(claim.holds for claim in posterior.check(config, result))
+    main = "labels as they are, S = 10/chains"
+    unsure = result | {main: sharp(result["labels"], 0.8, 5)}
+    assert [claim.holds for claim in posterior.check(config, unsure)] == [False] * 3 + [True] * 2
+    lost = result | {main: np.full((5, 1000, 10), 0.1)}
+    assert not posterior.check(config, lost)[0].holds
+    with pytest.raises(ValueError, match="`num_chains` must be at least 2"):
+        posterior.Config(num_chains=1)
+
+
+def test_rows_and_figure_of_posteriors(finished_posterior):
+    config, result = finished_posterior
+    rows = posterior.rows(config, result)
+    assert [row["method"] for row in rows].count(posterior.EQUAL) == 2
+    chains = next(row for row in rows if row["method"] == posterior.CHAINS)
+    assert chains["accuracy (%)"] == "100.00" and chains["R-hat, largest"] == 3.0
+    assert chains["AUROC of rotated images"] == "1.0000"
+    assert len({tuple(row) for row in rows}) == 1  # the same columns in all rows
+    assert set(posterior.plot(config, result)) == {"methods"}
+
+
+def test_labels_are_changed_to_other_classes(data):
+    noisy = posterior._changed(data, jax_random.key(0))
+    assert np.mean(noisy.train.y != data.train.y) == pytest.approx(posterior.SHARE_CHANGED)
+    assert noisy.test is data.test and set(noisy.train.y) <= set(range(10))
+    one = np.arange(9.0)[None]
+    assert posterior._rotated(one).tolist() == [[2, 5, 8, 1, 4, 7, 0, 3, 6]]
+
+
 def has_mnist() -> bool:
     try:
         return bool(locate("mnist"))
@@ -177,8 +239,9 @@ def has_mnist() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_mnist(), reason="needs ../shared/data/mnist")
-def test_smoke_run(tmp_path):
-    name = "mnist-depth"  # the other experiments with curves use the same code
+@pytest.mark.parametrize("name", ["mnist-depth", "mnist-posterior"])
+def test_smoke_run(tmp_path, name):
+    # The other experiments with curves use the same code as mnist-depth.
     document = runner.execute(name, smoke=True, out=tmp_path)
     assert document["rows"] and document["claims"] and document["figures"]
     assert (tmp_path / name / "result.json").exists()

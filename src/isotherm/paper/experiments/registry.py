@@ -33,6 +33,9 @@ EXPERIMENTS = {
     "mnist-sigmoid": Entry("isotherm.paper.experiments.mnist.sigmoid", "Figure 8", "mnist"),
     "mnist-table": Entry("isotherm.paper.experiments.mnist.table", "Table 3", "mnist"),
     "mnist-natural": Entry("isotherm.paper.experiments.mnist.natural", "beyond the paper", "mnist"),
+    "mnist-posterior": Entry(
+        "isotherm.paper.experiments.mnist.posterior", "beyond the paper", "mnist"
+    ),
     "mnist-lenet": Entry("isotherm.paper.experiments.mnist.lenet", "Figure 9", "mnist"),
     "dpfa-wiki": Entry("isotherm.paper.experiments.dpfa_wiki", "Figure 5", "wiki"),
     "lda-icml": Entry("isotherm.paper.experiments.lda_icml", "Table 1 and Figure 3", "icml"),
