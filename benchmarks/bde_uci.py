@@ -1,18 +1,18 @@
 """Compare `BayesianMLPRegressor` with the microcanonical Langevin ensembles of bde.
 
-    python benchmarks/bde_uci.py [--splits 5] [--sets boston,concrete]
+    python benchmarks/bde_uci.py [--splits 5] [--sets boston,concrete] [--methods bde]
 
 Both fit the same training rows of the UCI splits, one after the other: isotherm with its defaults,
 bde 1.0.2 with the settings of the regression example in its README (eight members of 16-16 units,
 5000 steps of warm-up, 2000 samples, every second kept; features and target standardised as there).
 Scores are those of test rows under the mixture over all draws, in the original units. `seconds` is
 wall time and `cpu_seconds` processor time, with compilation; every fit starts with no compiled
-program. Finished fits are kept in `docs/results/bde.json`, so that the program can be interrupted;
-`--anew` starts again. bde needs an environment of its own (`make bde`).
+program. Finished fits are kept in `docs/results/bde.json`, so that the program can be interrupted,
+and run for each method at the same time; `--anew` starts again. bde needs an environment of its own
+(`make bde`).
 """
 
 import argparse
-import json
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # as its README does
@@ -20,14 +20,14 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from bde import BdeRegressor  # pyright: ignore[reportMissingImports]
 from bde.loss import GaussianNLL  # pyright: ignore[reportMissingImports]
-from reporting import RESULTS, machine, write_document
-from rich.console import Console
+from reporting import RESULTS, measure_all
 
 from isotherm import BayesianMLPRegressor
 from isotherm.data.uci import Rows, load_uci, uci_names
@@ -116,24 +116,20 @@ def summary(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure what is missing, and write it after every fit."""
+    """Measure what is missing."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--sets", default=",".join(uci_names()))
+    parser.add_argument("--methods", default=",".join(CONTESTANTS))
     parser.add_argument("--anew", action="store_true")
     options = parser.parse_args()
-    fits: list[dict[str, Any]] = []
-    if PATH.exists() and not options.anew:
-        fits = json.loads(PATH.read_text())["fits"]
-    done = {(fit["set"], fit["split"], fit["method"]) for fit in fits}
-    where = machine(PACKAGES)
-    for split in range(options.splits):
-        for name in options.sets.split(","):
-            for contestant in CONTESTANTS:
-                if (name, split, contestant) not in done:
-                    fits.append(measure(contestant, name, split))
-                    Console(width=200).print_json(data=fits[-1], indent=None)
-                    write_document(PATH, {"machine": where, "rows": summary(fits), "fits": fits})
+    fits = {
+        (name, split, method): partial(measure, method, name, split)
+        for split in range(options.splits)
+        for name in options.sets.split(",")
+        for method in options.methods.split(",")
+    }
+    measure_all(PATH, fits, summary, anew=options.anew, packages=PACKAGES)
 
 
 if __name__ == "__main__":

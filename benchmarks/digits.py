@@ -11,14 +11,13 @@ starts again.
 """
 
 import argparse
-import json
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
-from reporting import RESULTS, machine, write_document
-from rich.console import Console
+from reporting import RESULTS, measure_all
 from sklearn.datasets import load_digits
 
 from isotherm import BayesianMLPClassifier
@@ -96,21 +95,16 @@ def summary(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure what is missing, and write it after every fit."""
+    """Measure what is missing."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--anew", action="store_true")
     options = parser.parse_args()
-    fits: list[dict[str, Any]] = []
-    if PATH.exists() and not options.anew:
-        fits = json.loads(PATH.read_text())["fits"]
-    done = {(fit["network"], fit["setting"], fit["split"]) for fit in fits}
-    where = machine(PACKAGES)
-    for split in SPLITS:
-        for network, setting in CASES:
-            if (network, setting, split) not in done:
-                fits.append(measure(network, setting, split))
-                Console(width=200).print_json(data=fits[-1], indent=None)
-                write_document(PATH, {"machine": where, "rows": summary(fits), "fits": fits})
+    fits = {
+        (network, setting, split): partial(measure, network, setting, split)
+        for split in SPLITS
+        for network, setting in CASES
+    }
+    measure_all(PATH, fits, summary, anew=options.anew, packages=PACKAGES)
 
 
 if __name__ == "__main__":

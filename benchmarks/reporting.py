@@ -82,6 +82,36 @@ def write_document(path: Path, document: dict) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def measure_all(
+    path: Path,
+    fits: dict[tuple, Callable[[], dict]],
+    summarise: Callable[[list[dict]], list[dict]],
+    *,
+    anew: bool,
+    packages: tuple[str, ...],
+) -> None:
+    """Measure what the file at `path` does not have, and write it after every fit.
+
+    The file is read again before it is written, so that programs that measure different fits can
+    run at the same time. `anew` deletes it first. Every fit has a `case`, its key in `fits`.
+    """
+
+    def finished() -> list[dict]:
+        return json.loads(path.read_text())["fits"] if path.exists() else []
+
+    if anew:
+        path.unlink(missing_ok=True)
+    done = {tuple(fit["case"]) for fit in finished()}
+    where = machine(packages)
+    for case, measure in fits.items():
+        if case not in done:
+            new = {"case": list(case), **measure()}
+            kept = [*finished(), new]
+            Console(width=200).print_json(data=new, indent=None)
+            document = {"machine": where, "rows": summarise(kept), "fits": kept}
+            write_document(path, document)
+
+
 def short(row: dict) -> dict:
     """Return a row for printing, with three significant digits."""
     return {key: f"{v:.3g}" if isinstance(v, float) else v for key, v in row.items()}
