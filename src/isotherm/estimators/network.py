@@ -26,6 +26,7 @@ from isotherm.estimators.base import (
     ClassLabelsMixin,
     check_positive,
 )
+from isotherm.estimators.merging import merge_equal_rows
 from isotherm.estimators.network_plots import plot_learning_curve, plot_pit, plot_reliability
 from isotherm.estimators.network_posterior import (
     POINTS_PER_ROUND,
@@ -48,6 +49,7 @@ from isotherm.models.likelihoods import (
     CuratedLabels,
     Gaussian,
     Likelihood,
+    NoisyDirichlet,
     StudentT,
     as_likelihood,
 )
@@ -65,7 +67,13 @@ DRAWS_OF_BUDGET = 250
 LONGEST_TIME_BETWEEN_DRAWS = 2.0
 PRIOR_VARIANCE = 4.0
 """Square of the median scale, if scales are learned."""
-ANNOTATORS = (1.0, 3.0, 10.0)
+LIKELIHOODS: tuple[Likelihood, ...] = (
+    Categorical(),
+    CuratedLabels(3.0, predict_curated=False),
+    CuratedLabels(10.0, predict_curated=False),
+    NoisyDirichlet(0.01),
+    NoisyDirichlet(0.001),
+)
 """Candidates of `likelihood="auto"`."""
 HELD_OUT_SHARE = 0.2
 """Share of the rows, by class, on which they are compared."""
@@ -190,8 +198,9 @@ class BayesianMLP(BayesianEstimator):
         weight = np.ones(len(y)) if weight is None else weight
         self._positions = None if data is None else self._run.state.position
         if data is None:
-            return X.copy(), y, weight
-        return tuple(np.concatenate(pair) for pair in zip(data, (X, y, weight), strict=True))
+            return merge_equal_rows(X.copy(), y, weight)
+        X, y, weight = (np.concatenate(pair) for pair in zip(data, (X, y, weight), strict=True))
+        return merge_equal_rows(X, y, weight)
 
     def _transfer_state(self, target: Any) -> Any:
         """Return no state: the chains have been moved to the new posterior already."""
@@ -310,8 +319,9 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
     likelihood
         `"categorical"`: softmax; or an object of `isotherm.models`: `CuratedLabels(S)` if every
         label is the agreement of $S$ annotators, `NoisyDirichlet(alpha)`, or another one with class
-        probabilities. `"auto"`: labels of 1, 3 or 10 annotators, whichever predicts a fifth of the
-        rows best that is held out for the comparison; it takes about twice as long.
+        probabilities. `"auto"`: softmax, labels of 3 or 10 annotators, or a noisy Dirichlet with
+        $\alpha$ = 0.01 or 0.001, whichever predicts a fifth of the rows best that is held out
+        for the comparison; it takes about twice as long.
     num_draws
         Draws per chain.
     num_chains
@@ -453,17 +463,17 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
             raise ValueError(
                 "`likelihood='auto'` needs at least five rows of two classes, to hold out some."
             )
-        share = 0.5 / len(ANNOTATORS)
+        share = 0.5 / len(LIKELIHOODS)
         scores = []
-        for number in ANNOTATORS:
+        for likelihood in LIKELIHOODS:
             trial: Any = clone(self)
             trial.set_params(
-                likelihood=_labels_of(number),
+                likelihood=likelihood,
                 max_time=None if self.max_time is None else share * self.max_time,
                 random_state=self._seed,
                 checkpoint=None,
             )
-            trial._work = WORK / len(ANNOTATORS)
+            trial._work = WORK / len(LIKELIHOODS)
             with warnings.catch_warnings():  # only their predictions matter
                 warnings.simplefilter("ignore")
                 trial._update(
@@ -475,7 +485,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
                 )
             chosen = trial.predict_proba(X[held_out])[np.arange(len(held_out)), y[held_out]]
             scores.append(np.average(np.log(np.maximum(chosen, 1e-30)), weights=weight[held_out]))
-        return _labels_of(ANNOTATORS[int(np.argmax(scores))])
+        return LIKELIHOODS[int(np.argmax(scores))]
 
 
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
@@ -775,13 +785,6 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             noise = posterior_predictive(Predict(self._model), self._run.draws, x)[2].mean()
         variance = float(noise) + self._rounding**2
         self.noise_variance_ = variance * self._noise_ratio * self._target_scale**2
-
-
-def _labels_of(num_annotators: float) -> Likelihood:
-    """Return the likelihood of labels on which this many annotators agree."""
-    if num_annotators == 1:
-        return Categorical()
-    return CuratedLabels(num_annotators, predict_curated=False)
 
 
 def _held_out(y: np.ndarray, key: Any) -> np.ndarray:

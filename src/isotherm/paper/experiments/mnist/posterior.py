@@ -13,9 +13,9 @@ trained by Adam under the same model, and moves with balanced minibatches and th
   labels are clean.
 - *AUROC of rotated images*: how well the entropy of the prediction separates test images from the
   same images rotated by 90 degrees.
-- *R-hat* is that of the log probability of the label, for 200 test images: the median over images,
-  and the largest. Far above 1 chains are still where they started, and the average over chains is
-  one over starts.
+- *R-hat* is that of the output for the label, less the mean output, for 200 test images: the median
+  over images, and the largest. Far above 1 chains are still where they started, and the average
+  over chains is one over starts.
 - ± is the standard deviation over networks or chains. None of this is in the paper.
 """
 
@@ -51,7 +51,7 @@ SHARE_CHANGED = 0.2
 PRICE_OF_BALANCE = 4 / 3
 """Gradients that a balanced one costs."""
 JUDGED = 200
-"""Test images whose log probabilities are judged by R-hat."""
+"""Test images whose outputs are judged by R-hat."""
 START, STARTS, CHAIN, CHAINS, EQUAL = (
     "a trained network",
     "ensemble of the starts",
@@ -249,9 +249,7 @@ class _Task:
         """Run the chains; return their averaged probabilities and how they went."""
         config, x = self.config, self.data.test.x
         like = jax.eval_shape(self.network.init, self.key)
-        leaves = [
-            jnp.asarray(starts[f"weights {i}"]) for i in range(len(jax.tree.leaves(like)))
-        ]
+        leaves = [jnp.asarray(starts[f"weights {i}"]) for i in range(len(jax.tree.leaves(like)))]
         positions = jax.tree.unflatten(jax.tree.structure(like), leaves)
         warm = isotherm.warm_start(
             random.fold(self.key, 2),
@@ -279,11 +277,12 @@ class _Task:
             "progress": False,
         }
         sampler = isotherm.msgnht(warm.grad_fn, **warm.settings)
-        trace = {
-            "trace": isotherm.collect.draws(
-                lambda w: jnp.log(self.network.predict(w, jnp.asarray(x)[rows]))[rows, labels]
-            )
-        }
+
+        def output_of_label(w: ArrayTree) -> jax.Array:
+            outputs = self.network.apply(w, jnp.asarray(x)[rows])
+            return outputs[rows, labels] - outputs.mean(1)
+
+        trace = {"trace": isotherm.collect.draws(output_of_label)}
         average = {
             name: isotherm.collect.average(lambda w, f=f: f(w)["probabilities"])
             for name, f in zip(("test", "rotated"), read, strict=True)
