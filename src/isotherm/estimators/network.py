@@ -26,6 +26,7 @@ from isotherm.estimators.base import (
     ClassLabelsMixin,
     check_positive,
 )
+from isotherm.estimators.feature_scales import feature_scales, positive_sds
 from isotherm.estimators.merging import merge_equal_rows
 from isotherm.estimators.network_plots import plot_learning_curve, plot_pit, plot_reliability
 from isotherm.estimators.network_posterior import (
@@ -90,7 +91,7 @@ class BayesianMLP(BayesianEstimator):
     _work = WORK
     """Budget in nominal seconds."""
     _largest_feature: float
-    """Largest absolute value of a standardised feature of the training rows."""
+    """Largest absolute value of a feature with a scale of its own, in the training rows."""
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ class BayesianMLP(BayesianEstimator):
     ) -> NetworkTarget:
         X, y, weight = data
         self._feature_means = np.average(X, axis=0, weights=weight)
-        self._feature_scales = _feature_scales(X, weight, self._largest_feature)
+        self._feature_scales = feature_scales(X, weight, self._largest_feature)
         sizes = (X.shape[1], *map(int, self.hidden_layer_sizes), num_outputs)
         learned = isinstance(self.prior_variance, str)
         variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
@@ -772,7 +773,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     def _build_target(self, data: Any) -> NetworkTarget:
         X, y, weight = data
         self._target_mean = np.average(y, weights=weight)
-        self._target_scale = float(_positive_sds(y, weight))
+        self._target_scale = float(positive_sds(y, weight))
         y = (y - self._target_mean) / self._target_scale
         likelihood = Gaussian(None) if self.noise_df is None else StudentT(self.noise_df, None)
         return self._network_target((X, y, weight), 1, likelihood, self.noise)
@@ -819,20 +820,3 @@ def _blocks(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     for start in range(0, len(X), ROWS_PER_BLOCK):
         rows = slice(start, start + ROWS_PER_BLOCK)
         yield rows, X[rows]
-
-
-def _feature_scales(X: np.ndarray, weight: np.ndarray, largest: float) -> np.ndarray:
-    """Return the scale of each column: its standard deviation, or more if there are outliers.
-
-    No training row is more than `largest` scales from the mean, so that columns that are rarely
-    different from zero, such as pixels at the edge of images, have no extreme values.
-    """
-    farthest = np.abs(X - np.average(X, axis=0, weights=weight)).max(0)
-    return np.maximum(_positive_sds(X, weight), farthest / largest)
-
-
-def _positive_sds(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each column of weighted rows, or 1 where it is 0."""
-    mean = np.average(values, axis=0, weights=weight)
-    sd = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
-    return np.where(sd > 1e-12 * np.abs(values).max(0, initial=1e-300), sd, 1.0)

@@ -69,13 +69,13 @@ class Config:
 
     hidden: tuple[int, ...] = (400, 400)
     """Units per hidden layer; empty for LeNet."""
-    annotators: tuple[float, ...] = (1.0, 3.0, 10.0)
+    annotators: tuple[float, ...] = (1.0, 10.0, 30.0)
     """S of the models; the last one is compared with an ensemble of equal gradients."""
     prior_variance: float = 2.0
     num_chains: int = 5
-    training_epochs: int = 10
+    training_epochs: int = 12
     training_rate: float = 2e-3
-    chain_epochs: int = 10
+    chain_epochs: int = 12
     draws_per_epoch: int = 2
     burn_in: float = 1 / 3
     """Share of the draws of a chain before the averaging starts."""
