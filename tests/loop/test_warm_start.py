@@ -150,6 +150,12 @@ def test_misuse_is_refused(key):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES)
     with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
+    with pytest.raises(ValueError, match="`diffusion` needs `coordinates='prior'`"):
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, diffusion=5.0)
+    with pytest.raises(ValueError, match="`diffusion` must be positive"):
+        isotherm.warm_start(
+            key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="prior", diffusion=0.0
+        )
     with pytest.raises(ValueError, match="`curvature` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, curvature="ricci")
     with pytest.raises(ValueError, match=r"must come from isotherm.minibatch_gradient"):
@@ -243,6 +249,30 @@ def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coord
     ]
     at_start = float(network.log_likelihood(start.position, rows).sum())
     assert abs(np.mean(below) - at_start) < 63  # one nat for each of the 63 parameters
+
+
+def test_the_friction_of_a_network_start_can_be_given(key):
+    """More friction hides noise that is left, so that steps may be longer."""
+    network, rows = isotherm.models.mlp((2, 3)), spiral()
+    starts = [
+        isotherm.warm_start(
+            key,
+            network.gradient(240),
+            network.init(key),
+            isotherm.independent_batches(rows, 8),
+            coordinates="prior",
+            num_steps=0,
+            rounds=0,
+            diffusion=diffusion,
+        )
+        for diffusion in (None, 100.0)
+    ]
+    default, large = starts
+    assert default.diffusion == pytest.approx(1)  # of the prior, without a walk
+    assert large.diffusion == pytest.approx(100)
+    assert large.thermostat_mass == pytest.approx(1e-4)
+    assert 1.1 * default.step_size < large.step_size
+    assert large.step_size <= STEP_TIMES_FREQUENCY * large.stiffness**-0.5
 
 
 @pytest.mark.slow

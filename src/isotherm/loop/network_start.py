@@ -132,9 +132,10 @@ def network_start(
     largest_heat: float,
     rounds: int,
     steps_per_round: int,
+    diffusion: float | None = None,
     sides: Mapping[str, str] | None = None,
 ) -> NetworkStart:
-    """Move from a mode into the typical set; return the last position and settings there.
+    r"""Move from a mode into the typical set; return the last position and settings there.
 
     Parameters
     ----------
@@ -152,12 +153,18 @@ def network_start(
         Bound on the heat that a step leaves unbalanced.
     rounds, steps_per_round
         How often settings are measured again, and after how many steps of the sampler.
+    diffusion
+        $D$, in place of the frequency $\omega$.
     sides
         As in `kronecker_eigenbasis`.
     """
     density = _Density(grad_fn, data, mode)
     rows = _curvature_rows(batches)
-    measure = partial(_measure, batches=batches, rows=rows, grad_fn=grad_fn)
+
+    def measure(*arguments: Any) -> Scales:
+        found = _measure(*arguments, batches=batches, rows=rows, grad_fn=grad_fn)
+        return found if diffusion is None else found._replace(frequency=jnp.asarray(diffusion))
+
     move = jax.jit(partial(_move, grad_fn, steps_per_round))  # compiled once for all rounds
     space, position = prior_units(grad_fn.gradient.log_prior, mode), mode
     precision = jax.tree.map(lambda scale: jnp.ravel(scale)[0] ** -2, space.scale)

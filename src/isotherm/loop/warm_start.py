@@ -108,6 +108,7 @@ def warm_start(
     rounds: int = 4,
     steps_per_round: int = 1500,
     largest_heat: float = LARGEST_HEAT,
+    diffusion: float | None = None,
     sides: Mapping[str, str] | None = None,
     chunk_size: int = 10_000,
 ) -> WarmStart:
@@ -138,6 +139,10 @@ def warm_start(
     largest_heat
         With a balanced gradient: bound on the heat that the kicks of a step leave unbalanced,
         relative to the temperature (`isotherm.gradients.balanced`), which limits the step size.
+    diffusion
+        For networks: the friction $D$, in units of the prior; by default the frequency of motion
+        as wide as the posterior. Steps may be the longer the larger it is, but the chain then
+        diffuses. Set it if a walk of `rounds` is too short to show how wide the posterior is.
     sides
         For Kronecker coordinates: letters of the axes of leaves, by name, where those that
         `isotherm.coordinates.leaf_sides` infers are wrong.
@@ -165,6 +170,13 @@ def warm_start(
         )
     if sides is not None and coordinates != "kronecker":
         raise ValueError(f"`sides` needs `coordinates='kronecker'`, got {coordinates!r}.")
+    if diffusion is not None:
+        require_positive("diffusion", diffusion)
+        if coordinates not in ("prior", "kronecker"):
+            raise ValueError(
+                "`diffusion` needs `coordinates='prior'` or 'kronecker', got "
+                f"{coordinates!r}; pass it to the sampler instead."
+            )
     num_steps, rounds = count("num_steps", num_steps, 0), count("rounds", rounds, 0)
     steps_per_round = count("steps_per_round", steps_per_round, 1)
     require_positive("largest_heat", largest_heat)
@@ -192,6 +204,7 @@ def warm_start(
             largest_heat=largest_heat,
             rounds=rounds,
             steps_per_round=steps_per_round,
+            diffusion=diffusion,
             sides=sides,
         )
         frequency = float(found.scales.frequency)
