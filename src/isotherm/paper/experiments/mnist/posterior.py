@@ -36,6 +36,7 @@ from isotherm.data.idx import Images
 from isotherm.diagnostics.calibration import auroc, classifier_scores, predictive_entropy
 from isotherm.diagnostics.convergence import rhat
 from isotherm.diagnostics.predictions import class_probabilities
+from isotherm.loop.network_start import LARGEST_HEAT
 from isotherm.models.likelihoods import CuratedLabels
 from isotherm.models.networks import Network, lenet, mlp
 from isotherm.models.priors import NormalPrior
@@ -73,7 +74,7 @@ class Config:
 
     hidden: tuple[int, ...] = (400, 400)
     """Units per hidden layer; empty for LeNet."""
-    annotators: tuple[float, ...] = (1.0, 10.0, 30.0)
+    annotators: tuple[float, ...] = (1.0, 30.0)
     """S of the models; the last one is compared with an ensemble of equal gradients."""
     prior_variance: float = 2.0
     num_chains: int = 5
@@ -84,9 +85,9 @@ class Config:
     burn_in: float = 1 / 3
     """Share of the draws of a chain before the averaging starts."""
     batch_size: int = 100
-    diffusion: float = 25.0
-    """$D$, in units of the prior."""
-    largest_heat: float = 0.03
+    diffusion: float | None = None
+    """$D$ in units of the prior; by default that of `warm_start`."""
+    largest_heat: float = LARGEST_HEAT
     """Heat that the kicks of a chain may leave unbalanced; bounds the step size."""
     rounds: int = 3
     steps_per_round: int = 300
