@@ -36,7 +36,6 @@ from isotherm.data.idx import Images
 from isotherm.diagnostics.calibration import auroc, classifier_scores, predictive_entropy
 from isotherm.diagnostics.convergence import rhat
 from isotherm.diagnostics.predictions import class_probabilities
-from isotherm.loop.network_start import LARGEST_HEAT
 from isotherm.models.likelihoods import CuratedLabels
 from isotherm.models.networks import Network, lenet, mlp
 from isotherm.models.priors import NormalPrior
@@ -85,10 +84,6 @@ class Config:
     burn_in: float = 1 / 3
     """Share of the draws of a chain before the averaging starts."""
     batch_size: int = 100
-    diffusion: float | None = None
-    """$D$ in units of the prior; by default that of `warm_start`."""
-    largest_heat: float = LARGEST_HEAT
-    """Heat that the kicks of a chain may leave unbalanced; bounds the step size."""
     rounds: int = 3
     steps_per_round: int = 300
     num_train: int = 60_000
@@ -268,8 +263,6 @@ class _Task:
             coordinates="prior",
             num_steps=0,
             rounds=config.rounds,
-            diffusion=config.diffusion,
-            largest_heat=config.largest_heat,
             steps_per_round=config.steps_per_round,
         )
         num_draws = config.chain_epochs * config.draws_per_epoch
