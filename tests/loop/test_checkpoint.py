@@ -1,5 +1,6 @@
 """An interrupted run resumes bit for bit; damaged and foreign checkpoints are refused."""
 
+import json
 import os
 import re
 import signal
@@ -191,6 +192,48 @@ def test_a_changed_byte_is_detected_and_the_previous_checkpoint_is_used(
         resumed = run(tmp_path)
     assert caught[0].filename == __file__
     same(resumed, run())
+
+
+def test_checkpoints_without_run_json_are_refused(tmp_path):
+    run(tmp_path)
+    (tmp_path / "run.json").unlink()
+    changed = (DATA[0], DATA[1].at[7].add(1000.0))
+    with pytest.raises(ValueError, match=r"has checkpoints but no `run\.json`"):
+        run(tmp_path, 60, data=changed)
+
+
+def test_a_state_of_another_run_is_not_resumed(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run(ours)
+    run(theirs, 60, seed=1)
+    for path in theirs.iterdir():
+        if path.name != "run.json":
+            path.replace(ours / path.name.replace("00000", "00009"))
+    state = ours / "state-00009.json"
+    content = json.loads(state.read_text().replace("00000", "00009"))
+    del content["sha256"]
+    state.write_text(json.dumps({**content, "sha256": module._seal(content)}))
+    with pytest.warns(CheckpointWarning, match="belongs to another run"):
+        resumed = run(ours, 60)
+    same(resumed, run(num_draws=60))
+
+
+def test_a_missing_page_is_reported_in_words(tmp_path):
+    run(tmp_path)
+    (tmp_path / "page-00000.npz").unlink()
+    with pytest.raises(ValueError, match="no such file or directory") as caught:
+        run(tmp_path, 60)
+    assert "Errno" not in str(caught.value)
+
+
+def test_names_that_no_folder_can_have_are_refused_in_words(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for name in ("n" * 300, "nul\0", "loop", "loop/inside"):
+        with pytest.raises(ValueError, match="cannot be the name of a folder") as caught:
+            run(tmp_path / name)
+        assert "Errno" not in str(caught.value)
+        assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
 
 def test_a_truncated_or_missing_file_is_detected(monkeypatch, tmp_path):
