@@ -51,8 +51,9 @@ def in_words(error: Exception) -> str:
     """
     if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
         reason = os.strerror(error.errno).lower()
-        if error.filename:
-            return f"Cannot use `{os.fsdecode(error.filename)}`: {reason}."
+        name = error.filename2 or error.filename  # the new name of a file that is renamed
+        if isinstance(name, str | bytes):
+            return f"Cannot use `{os.fsdecode(name)}`: {reason}."
         return f"The operating system reports: {reason}."
     return str(error)
 

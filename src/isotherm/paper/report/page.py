@@ -66,14 +66,16 @@ def build(
             sections.append(_section(directory, name))
         except Exception as error:  # a file of somebody else can raise anything
             known = isinstance(error, ValueError | OSError)
-            broken[name] = in_words(error) if known else f"{type(error).__name__}: {error}"
+            unknown = f"`{directory / name / 'result.json'}` is damaged: {type(error).__name__}: "
+            broken[name] = in_words(error) if known else f"{unknown}{error}"
     if not sections:
         raise ValueError(
             f"No result under `{directory}` can be shown. {next(iter(broken.values()))}"
         )
     report = report or directory / "report.html"
     with atomically(report) as draft:
-        draft.write_text(_render(sections, broken), encoding="utf-8")
+        text = _render(sections, broken)  # a name may have characters that cannot be written
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return report
 
 
