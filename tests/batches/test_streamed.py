@@ -247,6 +247,14 @@ def test_rows_of_pandas_are_read_by_their_number_whatever_their_index():
     np.testing.assert_array_equal(both[..., 0], numbers)
 
 
+def test_rows_in_the_byte_order_of_another_machine_are_converted():
+    swapped = X.astype(">f8")
+    batches = isotherm.streamed_batches((X, swapped), 5)
+    native, converted = next(batches.one_pass(20))
+    assert converted.dtype.isnative
+    np.testing.assert_array_equal(native, converted)
+
+
 def test_masked_rows_are_refused():
     masked = np.ma.array(np.asarray(Y, np.float32), mask=np.arange(len(Y)) == 2)
     with pytest.raises(ValueError, match="has masked entries"):

@@ -137,6 +137,41 @@ def test_changed_data_are_refused_wherever_the_change_is(tmp_path, sharded):
     np.testing.assert_array_equal(go(y).draws, first.draws)
 
 
+def weighted_square(x):
+    return jnp.sum(x**2)
+
+
+def collected_on(rows):
+    return isotherm.collect.probabilities(lambda w, x: jax.nn.softmax(x * w[None]), rows)
+
+
+ROWS = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+
+
+@pytest.mark.parametrize("make", [isotherm.collect.average, isotherm.collect.draws])
+@pytest.mark.parametrize("other", [jnp.sum, lambda x: jnp.sum(x**2) + 1e-3])
+def test_another_function_in_a_collector_is_refused(tmp_path, make, other):
+    run(tmp_path, 5, collect={"f": make(weighted_square)})
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"f": make(other)})
+    resumed = run(tmp_path, 10, collect={"f": make(lambda x: jnp.sum(x**2))})  # the same function
+    same(resumed, run(num_draws=10, collect={"f": make(weighted_square)}))
+
+
+def test_other_rows_in_a_collector_are_refused(tmp_path):
+    run(tmp_path, 5, collect={"test": collected_on(ROWS)})
+    changed = ROWS.copy()
+    changed[2, 1] = np.nextafter(changed[2, 1], np.float32(9))
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"test": collected_on(changed)})
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"test": collected_on(ROWS[::-1].copy())})
+    same(
+        run(tmp_path, 10, collect={"test": collected_on(ROWS.copy())}),
+        run(num_draws=10, collect={"test": collected_on(ROWS)}),
+    )
+
+
 def test_changed_constants_inside_compiled_functions_are_refused(tmp_path):
     def go(target):
         pull = jax.jit(lambda x: target - x)

@@ -102,7 +102,7 @@ def as_numpy(batch: Any) -> Any:
             f"A batch of `source` has an array of type {array.dtype}: batches must be pytrees of "
             "arrays of numbers. Convert them with `transform`."
         )
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def num_rows(batch: Any) -> int:
