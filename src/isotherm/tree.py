@@ -83,6 +83,16 @@ def as_arrays(name: str, tree: ArrayTree) -> ArrayTree:
         raise ValueError(f"`{name}` must be an array of numbers, or a pytree: {error}") from error
 
 
+def refuse_masked(**arrays: Any) -> None:
+    """Raise an error if an array has masked entries, which `numpy.asarray` would silently read."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
+            raise ValueError(
+                f"`{name}` has masked entries: leave out their rows, or replace them "
+                f"(`{name}.filled(value)`)."
+            )
+
+
 def count(name: str, value: Any, least: int) -> int:
     """Convert a whole number, of Python or NumPy, to `int`."""
     whole = None

@@ -232,6 +232,36 @@ def test_sources_that_cannot_be_read_are_refused(arguments, message):
         isotherm.streamed_batches(*arguments)
 
 
+def test_rows_of_pandas_are_read_by_their_number_whatever_their_index():
+    pd = pytest.importorskip("pandas")
+    x = np.arange(50.0, dtype=np.float32)
+    index = np.random.default_rng(0).permutation(50)
+    frame = pd.DataFrame({"a": x, "b": -x}, index=index)
+    batches = isotherm.streamed_batches((x, pd.Series(x, index), frame), 5)
+    numbers, series, both = next(batches.one_pass(20))
+    np.testing.assert_array_equal(series, numbers)
+    np.testing.assert_array_equal(both, np.column_stack([numbers, -numbers]))
+    request = Request(jax.random.split(jax.random.key(0), 1), (0,), 1, 0, 3)
+    numbers, series, both = batches.source.stack(request)
+    np.testing.assert_array_equal(series, numbers)
+    np.testing.assert_array_equal(both[..., 0], numbers)
+
+
+def test_rows_in_the_byte_order_of_another_machine_are_converted():
+    swapped = X.astype(">f8")
+    batches = isotherm.streamed_batches((X, swapped), 5)
+    native, converted = next(batches.one_pass(20))
+    assert converted.dtype.isnative
+    np.testing.assert_array_equal(native, converted)
+
+
+def test_masked_rows_are_refused():
+    masked = np.ma.array(np.asarray(Y, np.float32), mask=np.arange(len(Y)) == 2)
+    with pytest.raises(ValueError, match="has masked entries"):
+        isotherm.streamed_batches((X, masked), 3)
+    isotherm.streamed_batches((X, np.ma.array(Y)), 3)  # nothing is masked
+
+
 def test_wrong_settings_are_refused():
     for settings, message in [
         ({"policy": "random"}, "`policy` must be one of"),

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,36 @@ def test_an_error_is_one_line(words, message):
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize("words", [["run"], ["walk"], ["run", "fake", "--seed", "x"]])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["list"], ["run", "fake"], ["run", "fake", "--json"]])
+def test_results_that_cannot_be_printed_are_reported_in_one_line(monkeypatch, words):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            app(words)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert end.value.code == 1
+
+
+def test_characters_that_a_terminal_cannot_show_are_replaced():
+    code = "from isotherm.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "double-well" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["walk"], *(["run", "fake", "--seed", seed] for seed in ("x", "-1", str(2**32)))],
+)
 def test_usage_errors(words):
     assert isotherm(*words).exit_code == 2
 

@@ -13,7 +13,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from troubled_tables import classes
 
-from isotherm import BayesianLinearRegression, BayesianLogisticRegression
+from isotherm import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+)
 from isotherm.estimators.design_svd import column_statistics
 from isotherm.exceptions import HealthWarning
 from isotherm.models.logistic_mode import logistic_log_density
@@ -95,6 +100,33 @@ def test_a_row_of_weight_three_counts_as_three_rows_and_one_of_weight_zero_not_a
         ]
         error, effect = (np.abs(each - predicted[1]).mean() for each in predicted[::2])
         assert effect > 5 * error  # the weights matter
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLinearRegression,
+        BayesianLogisticRegression,
+        BayesianMLPClassifier,
+        BayesianMLPRegressor,
+    ],
+)
+def test_masked_rows_are_refused(model):
+    masked = np.ma.array(X, mask=False)
+    masked[3, 1] = np.ma.masked
+    with pytest.raises(ValueError, match="`X` has masked entries"):
+        model().fit(masked, Y)
+    with pytest.raises(ValueError, match="`y` has masked entries"):
+        model().fit(X, np.ma.array(Y, mask=np.arange(len(Y)) == 1))
+    weight = np.ma.array(np.ones(len(Y)), mask=np.arange(len(Y)) == 1)
+    with pytest.raises(ValueError, match="`sample_weight` has masked entries"):
+        model().fit(X, Y, sample_weight=weight)
+
+
+def test_masked_rows_are_not_predicted():
+    model = BayesianLinearRegression(**SHORT).fit(np.ma.array(X), Y)
+    with pytest.raises(ValueError, match="`X` has masked entries"):
+        model.predict(np.ma.array(X, mask=X > 1))
 
 
 def test_weights_of_the_target_are_exact():

@@ -62,3 +62,29 @@ def test_a_weight_of_two_counts_as_two_rows(columns):
     repeated = np.repeat(x, weight, axis=0)
     expected = feature_scales(repeated, np.ones(len(repeated)), 5.0)
     np.testing.assert_allclose(feature_scales(x, weight.astype(float), 5.0), expected)
+
+
+def _beside_indicators(columns):
+    indicators = np.random.default_rng(0).integers(0, 2, (len(columns), 8)).astype(float)
+    return np.concatenate([indicators, columns], axis=1)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-8])
+@pytest.mark.parametrize("start", [0.0, 3.0])
+def test_a_small_column_beside_indicators_keeps_its_own_scale(size, start):
+    small = start + size * np.random.default_rng(1).exponential(size=(400, 1))
+    small[0] = start
+    x = _beside_indicators(small)
+    assert have_same_units(x)
+    scale = feature_scales(x, np.ones(400), 2.5)[-1]
+    np.testing.assert_allclose(scale, max(small.std(), np.abs(small - small.mean()).max() / 2.5))
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-8])
+def test_no_column_is_divided_by_much_more_than_its_own_scale(size):
+    x = np.random.default_rng(2).uniform(size=(400, 10))
+    x[0] = 0.0
+    x[:, -1] *= size
+    assert have_same_units(x)
+    scaled = x / feature_scales(x, np.ones(400), 2.5)
+    assert scaled[:, -1].std() > scaled[:, 0].std() / 20

@@ -1,5 +1,6 @@
 """An interrupted run resumes bit for bit; damaged and foreign checkpoints are refused."""
 
+import json
 import os
 import re
 import signal
@@ -136,6 +137,41 @@ def test_changed_data_are_refused_wherever_the_change_is(tmp_path, sharded):
     np.testing.assert_array_equal(go(y).draws, first.draws)
 
 
+def weighted_square(x):
+    return jnp.sum(x**2)
+
+
+def collected_on(rows):
+    return isotherm.collect.probabilities(lambda w, x: jax.nn.softmax(x * w[None]), rows)
+
+
+ROWS = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+
+
+@pytest.mark.parametrize("make", [isotherm.collect.average, isotherm.collect.draws])
+@pytest.mark.parametrize("other", [jnp.sum, lambda x: jnp.sum(x**2) + 1e-3])
+def test_another_function_in_a_collector_is_refused(tmp_path, make, other):
+    run(tmp_path, 5, collect={"f": make(weighted_square)})
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"f": make(other)})
+    resumed = run(tmp_path, 10, collect={"f": make(lambda x: jnp.sum(x**2))})  # the same function
+    same(resumed, run(num_draws=10, collect={"f": make(weighted_square)}))
+
+
+def test_other_rows_in_a_collector_are_refused(tmp_path):
+    run(tmp_path, 5, collect={"test": collected_on(ROWS)})
+    changed = ROWS.copy()
+    changed[2, 1] = np.nextafter(changed[2, 1], np.float32(9))
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"test": collected_on(changed)})
+    with pytest.raises(ValueError, match="another run: what is collected"):
+        run(tmp_path, 10, collect={"test": collected_on(ROWS[::-1].copy())})
+    same(
+        run(tmp_path, 10, collect={"test": collected_on(ROWS.copy())}),
+        run(num_draws=10, collect={"test": collected_on(ROWS)}),
+    )
+
+
 def test_changed_constants_inside_compiled_functions_are_refused(tmp_path):
     def go(target):
         pull = jax.jit(lambda x: target - x)
@@ -191,6 +227,48 @@ def test_a_changed_byte_is_detected_and_the_previous_checkpoint_is_used(
         resumed = run(tmp_path)
     assert caught[0].filename == __file__
     same(resumed, run())
+
+
+def test_checkpoints_without_run_json_are_refused(tmp_path):
+    run(tmp_path)
+    (tmp_path / "run.json").unlink()
+    changed = (DATA[0], DATA[1].at[7].add(1000.0))
+    with pytest.raises(ValueError, match=r"has checkpoints but no `run\.json`"):
+        run(tmp_path, 60, data=changed)
+
+
+def test_a_state_of_another_run_is_not_resumed(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run(ours)
+    run(theirs, 60, seed=1)
+    for path in theirs.iterdir():
+        if path.name != "run.json":
+            path.replace(ours / path.name.replace("00000", "00009"))
+    state = ours / "state-00009.json"
+    content = json.loads(state.read_text().replace("00000", "00009"))
+    del content["sha256"]
+    state.write_text(json.dumps({**content, "sha256": module._seal(content)}))
+    with pytest.warns(CheckpointWarning, match="belongs to another run"):
+        resumed = run(ours, 60)
+    same(resumed, run(num_draws=60))
+
+
+def test_a_missing_page_is_reported_in_words(tmp_path):
+    run(tmp_path)
+    (tmp_path / "page-00000.npz").unlink()
+    with pytest.raises(ValueError, match="no such file or directory") as caught:
+        run(tmp_path, 60)
+    assert "Errno" not in str(caught.value)
+
+
+def test_names_that_no_folder_can_have_are_refused_in_words(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for name in ("n" * 300, "nul\0", "loop", "loop/inside"):
+        with pytest.raises(ValueError, match="cannot be the name of a folder") as caught:
+            run(tmp_path / name)
+        assert "Errno" not in str(caught.value)
+        assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
 
 def test_a_truncated_or_missing_file_is_detected(monkeypatch, tmp_path):

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from isotherm.batches.in_memory import row_numbers
+from isotherm.tree import refuse_masked
 from isotherm.types import Key
 
 
@@ -94,13 +95,14 @@ def as_numpy(batch: Any) -> Any:
         return type(batch)(map(as_numpy, batch))
     if hasattr(batch, "detach"):  # a tensor of PyTorch, which may require gradients
         batch = batch.detach().cpu()
+    refuse_masked(source=batch)
     array = np.asarray(batch)
     if array.dtype.kind not in "fiubc" and array.dtype.name != "bfloat16":
         raise ValueError(
             f"A batch of `source` has an array of type {array.dtype}: batches must be pytrees of "
             "arrays of numbers. Convert them with `transform`."
         )
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def num_rows(batch: Any) -> int:

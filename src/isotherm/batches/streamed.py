@@ -246,12 +246,22 @@ def streamed_batches(
     )
 
 
+def _is_leaf(node: Any) -> bool:
+    return not isinstance(node, list | tuple | Mapping)
+
+
+def _frame_to_numpy(leaf: Any) -> Any:
+    """Convert frames and series of pandas and polars, which are not read by the number of a row."""
+    is_frame = type(leaf).__module__.split(".")[0] in ("pandas", "polars")
+    return leaf.to_numpy() if is_frame and hasattr(leaf, "to_numpy") else leaf
+
+
 def _rows(source: Any, batch_size: int, policy: str, prepare: Callable[[Any], Any]) -> Rows:
     if policy == "sequential":
         raise ValueError(
             "`policy` of rows must be 'independent', 'shuffled' or 'symmetric', got 'sequential'."
         )
-    leaves = jax.tree.leaves(source, is_leaf=lambda n: not isinstance(n, list | tuple | Mapping))
+    leaves = [_frame_to_numpy(leaf) for leaf in jax.tree.leaves(source, is_leaf=_is_leaf)]
     shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in leaves]
     if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
         lengths = {tuple(shape)[:1] for shape in shapes}
@@ -260,6 +270,7 @@ def _rows(source: Any, batch_size: int, policy: str, prepare: Callable[[Any], An
                 f"`source` must have leaves with the same first axis, got shapes {shapes}."
             )
         rows, take = lengths.pop()[0], take_from_arrays
+        source = jax.tree.map(_frame_to_numpy, source, is_leaf=_is_leaf)
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         rows, take = len(source), take_from_dataset
     else:

@@ -6,6 +6,7 @@ error, 130 interrupted. Slow modules are imported inside the commands, so that `
 """
 
 import inspect
+import io
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -18,6 +19,9 @@ from isotherm.cli.bench import bench
 from isotherm.cli.interrupts import Interrupts, exit_on_error, resume_command
 from isotherm.cli.topics import topics
 from isotherm.paper.experiments import registry
+
+MAX_SEED = 2**32 - 1
+"""JAX uses the lower 32 bits of larger seeds, so that they would repeat others."""
 
 app = typer.Typer(
     name="isotherm",
@@ -41,7 +45,10 @@ app.command()(topics)
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; characters that the terminal cannot show become question marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app()
 
 
@@ -103,7 +110,7 @@ def run(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Run a small version, which takes seconds.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=MAX_SEED)] = 0,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -161,14 +168,15 @@ def run(
                 data_dir=data_dir,
                 report=interrupts.wrap(report),
             )
-    if as_json:
-        from isotherm.paper.report.document import dumps
-
-        typer.echo(dumps(document), nl=False)
-    else:
-        tables.show_result(document)
     message = f"Results of {name} with seed {seed} written to {out / name}"
     console.print(message, markup=False, soft_wrap=True)
+    with exit_on_error(context):  # stdout may be a file on a full disk
+        if as_json:
+            from isotherm.paper.report.document import dumps
+
+            typer.echo(dumps(document), nl=False)
+        else:
+            tables.show_result(document)
     raise typer.Exit(0 if all(claim["holds"] for claim in document["claims"]) else 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from isotherm.io.files import in_words
 from isotherm.loop.signals import handle_signals
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
@@ -94,11 +95,7 @@ def exit_on_error(
 
 def _describe(error: Exception) -> str:
     """Return the first line of an error; name its type if it is not an error of the user."""
-    if isinstance(error, OSError) and error.errno is not None and error.filename:
-        return f"Cannot use `{error.filename}`: {os.strerror(error.errno).lower()}."
-    if isinstance(error, OSError) and str(error).startswith("[Errno"):
-        return f"The operating system reports: {os.strerror(error.errno or 0).lower()}."
-    message = next(iter(str(error).splitlines()), "")
+    message = next(iter(in_words(error).splitlines()), "")
     if isinstance(error, ValueError | OSError):
         return message
     return f"{type(error).__name__}: {message} (`isotherm --debug …` prints the traceback)"

@@ -22,6 +22,7 @@ from isotherm.estimators.sampling import Draws, Target, run_chains
 from isotherm.io.digest import digest
 from isotherm.loop.run import Run, Summary
 from isotherm.loop.user_warnings import Message, warn_user
+from isotherm.tree import refuse_masked
 
 MAX_SIZE = 1e100
 """Largest absolute value of data, and the inverse of the smallest; its square is representable."""
@@ -141,6 +142,7 @@ class BayesianEstimator(BaseEstimator, ABC):
         self, X: Any, y: Any, *, reset: bool, classes: Any = None, sample_weight: Any = None
     ) -> Self:
         self._check_settings()
+        refuse_masked(X=X, y=y, sample_weight=sample_weight)
         X, y = self._validate_rows(X, y, reset, classes)
         weights: tuple[np.ndarray, ...] = ()
         if sample_weight is not None:

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from isotherm.estimators.base import BayesianEstimator
 from isotherm.estimators.design_svd import ColumnStatistics, DesignSVD, design_svd
 from isotherm.estimators.sampling import Draws
+from isotherm.tree import refuse_masked
 
 MAX_COEFFICIENTS = 10_000
 """The map to natural coordinates is a square matrix of this size."""
@@ -61,6 +62,7 @@ class BayesianLinearModel(BayesianEstimator):
 
     def _check_features(self, X: Any) -> Any:
         """Check the features of rows to predict."""
+        refuse_masked(X=X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
 
     def _design_svd(self, columns: ColumnStatistics) -> DesignSVD:

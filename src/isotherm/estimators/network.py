@@ -55,6 +55,7 @@ from isotherm.models.likelihoods import (
     as_likelihood,
 )
 from isotherm.models.networks import ACTIVATIONS
+from isotherm.tree import refuse_masked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -275,6 +276,7 @@ class BayesianMLP(BayesianEstimator):
 
     def _validate_features(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        refuse_masked(X=X)
         X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
         with np.errstate(over="ignore"):
             x = self._standardize(X)

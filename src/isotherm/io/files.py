@@ -1,6 +1,7 @@
 """Atomic writes: a file or folder appears under its name only when it is complete."""
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,8 @@ from typing import Any
 
 DRAFT = ".draft-"
 """Prefix of the temporary folder of an unfinished write; a killed process may leave one behind."""
+NOT_A_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.EINVAL, errno.EILSEQ}
+"""Errors of names that no folder can have: too long, links in a circle, below `/proc`."""
 
 
 @contextmanager
@@ -38,6 +41,21 @@ def atomically(path: Path) -> Iterator[Path]:
             os.replace(draft, path)
         if os.name == "posix":
             force_to_disk(path.parent)  # flush the new name as well
+
+
+def in_words(error: Exception) -> str:
+    """Return the text of an error; that of the operating system without its number.
+
+    >>> in_words(FileNotFoundError(2, "No such file or directory", "page-00000.npz"))
+    'Cannot use `page-00000.npz`: no such file or directory.'
+    """
+    if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
+        reason = os.strerror(error.errno).lower()
+        name = error.filename2 or error.filename  # the new name of a file that is renamed
+        if isinstance(name, str | bytes):
+            return f"Cannot use `{os.fsdecode(name)}`: {reason}."
+        return f"The operating system reports: {reason}."
+    return str(error)
 
 
 @contextmanager
@@ -81,8 +99,20 @@ def make_folders(folder: Path) -> list[Path]:
     Raises
     ------
     ValueError
-        One of them is a file.
+        One of them is a file, or the name cannot be that of a folder.
     """
+    if "\0" in str(folder):
+        raise ValueError(f"{str(folder)!r} cannot be the name of a folder.")
+    try:
+        return _make_folders(folder)
+    except OSError as error:
+        if error.errno not in NOT_A_NAME:
+            raise
+        reason = os.strerror(error.errno).lower()
+        raise ValueError(f"`{folder}` cannot be the name of a folder: {reason}.") from None
+
+
+def _make_folders(folder: Path) -> list[Path]:
     missing = []
     for each in chain((folder,), folder.parents):
         try:  # one call, since another process may remove it between two

@@ -6,10 +6,10 @@ A folder belongs to one run and has
   traced step, which covers the model, the step size and every other constant). A different run is
   refused, and the error names the difference.
 - `page-00000.npz`, …: kept draws and statistics. Each page is written once.
-- `state-00000.npz`: states and accumulators; `state-00000.json`: how far the run is, which pages
-  belong to it, and the sha256 of all of them and of itself. The last two checkpoints are kept, or
-  as many as asked for. With `checkpoint_in_parts` the npz file is a folder `state-00000`, to which
-  all processes of a run write (`isotherm.io.pytrees`).
+- `state-00000.npz`: states and accumulators; `state-00000.json`: how far the run is, which run and
+  pages belong to it, and the sha256 of all of them and of itself. The last two checkpoints are
+  kept, or as many as asked for. With `checkpoint_in_parts` the npz file is a folder `state-00000`,
+  to which all processes of a run write (`isotherm.io.pytrees`).
 
 Every file is written under another name, flushed to disk and renamed; the small JSON file that
 refers to the others comes last. A file that was cut or changed is detected by its checksum, and the
@@ -33,7 +33,7 @@ import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
 from isotherm.io.digest import digest
-from isotherm.io.files import explain_failure, make_folders, write_json
+from isotherm.io.files import explain_failure, in_words, make_folders, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
 from isotherm.io.untrusted import Damaged, check_format, printable, read_json
 from isotherm.loop import pages
@@ -83,10 +83,17 @@ class Checkpoints:
     ) -> None:
         self.folder, self.writes, self.in_parts, self.keep = Path(folder), writes, in_parts, keep
         self.pages, self.num_saved = [], 0
-        self.document = json.loads(json.dumps({"format": FORMAT, **identity}))
+        text = json.dumps({"format": FORMAT, **identity})
+        self.document = json.loads(text)
         self.is_new = not os.path.lexists(self.folder / "run.json")
         if not self.is_new:
-            _refuse_another(self.folder / "run.json", self.document)
+            text = _refuse_another(self.folder / "run.json", self.document)
+        elif self._numbers():
+            raise Damaged(
+                f"`{self.folder}` has checkpoints but no `run.json`, which says to which run they "
+                "belong: put it back, or use another folder."
+            )
+        self.owner = sha256(text.encode()).hexdigest()
         self.number = max(self._numbers(), default=-1)
 
     def load(
@@ -114,7 +121,8 @@ class Checkpoints:
             try:
                 run = self._read(path, state, accumulators, page)
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                problem = f"{path.stem}: {printable(error)}"
+                reason = in_words(error) if isinstance(error, OSError | ValueError) else repr(error)
+                problem = f"{path.stem}: {printable(reason)}"
                 continue
             if not problem:
                 return run, None
@@ -162,6 +170,7 @@ class Checkpoints:
             "rollbacks": run.rollbacks,
             "steps into draw": run.steps_into_draw,
             "source": run.source,
+            "run": self.owner,
         }
         path = self.folder / f"state-{self.number:05d}.json"
         write_json(path, {**content, "sha256": _seal(content)})
@@ -180,6 +189,8 @@ class Checkpoints:
         content = read_json(path)
         if not isinstance(content, dict) or content.pop("sha256", None) != _seal(content):
             raise Damaged(f"{path.name} was changed: its sha256 does not match.")
+        if content.get("run", self.owner) != self.owner:
+            raise Damaged(f"{path.name} belongs to another run than run.json.")
         entries, done, num_kept = content["pages"], content["done"], content["kept"]
         if any(not PAGE_NAME.fullmatch(str(entry["name"])) for entry in entries):
             raise Damaged(f"{path.name} refers to a file that is not a page of draws.")
@@ -260,8 +271,11 @@ def _seal(content: Mapping[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_another(path: Path, identity: dict[str, Any]) -> None:
-    """Raise an error that names the first difference if a folder belongs to a different run."""
+def _refuse_another(path: Path, identity: dict[str, Any]) -> str:
+    """Raise an error that names the first difference if a folder belongs to a different run.
+
+    Otherwise return the text of the identity as it was written.
+    """
     written = read_json(path)
     if not isinstance(written, dict):
         raise Damaged(f"`{path}` is damaged: it is not a JSON object.")
@@ -279,6 +293,7 @@ def _refuse_another(path: Path, identity: dict[str, Any]) -> None:
                 f"`{path.parent}` is the checkpoint of another run: {printable(name)} was "
                 f"{printable(theirs)}, now it is {ours}. Use the same settings, or another folder."
             )
+    return json.dumps(written)
 
 
 class PeriodicSaver:

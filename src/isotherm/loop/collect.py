@@ -42,6 +42,11 @@ class _Reader:
         if not callable(self.read):
             raise ValueError(f"`read` must be a function of the {self.of}, got {self.read!r}.")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the value is the position or the state itself."""
+        return self.read is _identity
+
     def value(self, state: Any) -> ArrayTree:
         """Evaluate the function at a state."""
         return self.read(state if self.of == "state" else state.position)

@@ -431,7 +431,7 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
     traits = sampler.traits
     states = signature(run.state)
     made, step = _traces(sampler.step, key.dtype, states, signature(job.batches), tracing_options())
-    return {
+    identity = {
         "key": job.call["key"],
         "sampler": [traits.name, traits.integrator, traits.thermostat, float(traits.temperature)],
         "batches": [
@@ -446,6 +446,12 @@ def _identify(key: Key, job: Job, run: RunState, batches: BatchPolicy) -> dict[s
         "collect": describe(*signature(run.accumulators)),
         "what a step does (model, step size, settings)": fingerprint(step),
     }
+    collectors = sorted([*job.plan.running.items(), *job.plan.stacked.items()])
+    chosen = tuple((name, collector) for name, collector in collectors if not collector.is_plain)
+    if chosen:
+        read = _trace_of_collectors(chosen, states, tracing_options())
+        identity["what is collected (functions, and data in them)"] = fingerprint(read)
+    return identity
 
 
 @lru_cache(maxsize=16)
@@ -459,6 +465,18 @@ def _traces(
     key = jax.ShapeDtypeStruct((), key_type)
     made = trace(_make_batch, shapes_of(*batches), key, 0)
     return made, trace(step, key, one_chain(*states), made.out_info)
+
+
+@lru_cache(maxsize=16)
+def _trace_of_collectors(
+    collectors: tuple[tuple[str, Any], ...], states: Any, options: tuple
+) -> Any:
+    """Return the trace of the values that collectors read from the state of one chain."""
+
+    def read(state: Any) -> dict[str, Any]:
+        return {name: collector.value(state) for name, collector in collectors}
+
+    return trace(read, one_chain(*states))
 
 
 def _digest_data(batches: BatchPolicy, made: Any) -> str:

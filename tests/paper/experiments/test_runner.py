@@ -218,6 +218,16 @@ def test_an_experiment_does_not_resume_with_other_data(tmp_path, monkeypatch):
     assert execute("fake", resume=True, **settings)["claims"][0]["holds"]
 
 
+def test_an_experiment_does_not_resume_from_units_of_an_unknown_run(tmp_path, monkeypatch):
+    (tmp_path / "resumable.py").write_text(FAKE + RESUMABLE)
+    monkeypatch.setitem(registry.EXPERIMENTS, "fake", registry.Entry("resumable", "Figure 0"))
+    with pytest.raises(KeyboardInterrupt):
+        execute("fake", out=tmp_path / "runs")
+    (tmp_path / "runs" / "fake" / "checkpoints" / "belongs-to.json").unlink()
+    with pytest.raises(ValueError, match="to which run they belong"):
+        execute("fake", seed=1, resume=True, out=tmp_path / "runs")
+
+
 def test_an_interrupted_run_leaves_no_empty_folder(tmp_path, monkeypatch):
     stop = FAKE.replace('report("drawing")', "raise KeyboardInterrupt")
     (tmp_path / "stopped.py").write_text(stop)

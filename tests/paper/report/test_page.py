@@ -281,6 +281,23 @@ def test_a_hostile_result_shows_nothing_from_outside_and_the_others_are_shown(tm
     Page(text)
 
 
+def test_characters_that_cannot_be_written_do_not_hide_the_other_results(tmp_path):
+    """Half of a surrogate pair in JSON, and a folder whose name is not UTF-8."""
+    save(tmp_path / "good")
+    save(tmp_path / "half", title="half a PAIR")
+    half = tmp_path / "half" / "result.json"
+    half.write_text(half.read_text(encoding="utf-8").replace("PAIR", r"\ud83d pair"))
+    save(tmp_path / "broken", versions=[])
+    (tmp_path / os.fsdecode(b"broken \xfe")).mkdir()
+    (tmp_path / os.fsdecode(b"broken \xfe") / "result.json").write_text("{")
+    broken = {}
+    text = build(tmp_path, broken=broken).read_text(encoding="utf-8")
+    assert sorted(broken) == ["broken", os.fsdecode(b"broken \xfe")]
+    assert "result.json` is damaged: " in broken["broken"]
+    assert 'article id="good"' in text and "half a \\ud83d pair" in text
+    Page(text)
+
+
 @pytest.mark.parametrize(
     ("source", "html"),
     [

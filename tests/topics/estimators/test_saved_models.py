@@ -78,6 +78,8 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
     BayesianLDA(2, **FAST).fit(documents()).save(path)
     with pytest.raises(ValueError, match=r"model.nc` has a BayesianLDA, not a BayesianDPFA\.$"):
         BayesianDPFA.load(path)
+    with pytest.raises(ValueError, match=r"model.nc` has a BayesianLDA, not a run\.$"):
+        isotherm.load_run(path)
     with pytest.raises(ValueError, match=r"^`path` must end in .nc or .zarr or .safetensors"):
         BayesianLDA.load(tmp_path / "model.pkl")
     with pytest.raises(ValueError, match=r"`path` must end in .nc or .zarr or .safetensors"):

@@ -50,6 +50,11 @@ class Checkpoints:
                     f"`{folder}` belongs to a run with another {printable(', '.join(changed))}: "
                     "use the same, or start a new run without --resume."
                 )
+        elif folder.is_dir() and any(folder.glob("*.npz")):
+            raise ValueError(
+                f"`{folder}` has results but no `{OWNER}`, which says to which run they belong: "
+                "put it back, or start a new run without --resume."
+            )
         return cls(folder, owner)
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from isotherm.io.files import atomically
+from isotherm.io.files import atomically, in_words
 from isotherm.io.untrusted import inside, open_regular
 from isotherm.paper.report import text
 from isotherm.paper.report.document import read_json
@@ -66,14 +66,16 @@ def build(
             sections.append(_section(directory, name))
         except Exception as error:  # a file of somebody else can raise anything
             known = isinstance(error, ValueError | OSError)
-            broken[name] = str(error) if known else f"{type(error).__name__}: {error}"
+            unknown = f"`{directory / name / 'result.json'}` is damaged: {type(error).__name__}: "
+            broken[name] = in_words(error) if known else f"{unknown}{error}"
     if not sections:
         raise ValueError(
             f"No result under `{directory}` can be shown. {next(iter(broken.values()))}"
         )
     report = report or directory / "report.html"
     with atomically(report) as draft:
-        draft.write_text(_render(sections, broken), encoding="utf-8")
+        text = _render(sections, broken)  # a name may have characters that cannot be written
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return report
 
 

@@ -34,6 +34,7 @@ from isotherm.topics.estimators.stream_order import StreamOrder
 from isotherm.topics.estimators.summaries import DrawnShares
 from isotherm.topics.estimators.topic_table import TopicTable, make_table
 from isotherm.topics.perplexity import CompletionScore
+from isotherm.tree import refuse_masked
 
 _ANY_TIME = {"batch_size", "fractional", "max_iter", "n_jobs", "verbose"}
 """Settings that may change between two calls of `partial_fit`."""
@@ -449,6 +450,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(X, Corpus):
             return self._own_corpus(X, reset=reset)
         refuse_texts(X)
+        refuse_masked(X=X)
         X = validate_data(
             self,
             X,
