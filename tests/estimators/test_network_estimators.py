@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
 from isotherm.estimators import network_posterior
-from isotherm.estimators.network import LIKELIHOODS
+from isotherm.estimators.network import LIKELIHOODS, _best
 from isotherm.estimators.network_posterior import MLPModel, network_target
 from isotherm.models import CuratedLabels
 from isotherm.models.likelihoods import Categorical, Gaussian
@@ -175,11 +175,22 @@ def test_a_prediction_is_never_silently_nan(model):
         assert np.isfinite(predicted).all()
 
 
+def test_softmax_is_replaced_only_by_what_is_clearly_better():
+    weight = np.ones(100)
+    alternating = np.where(np.arange(100) % 2, 1.0, -1.0)  # a standard error of 0.1
+    scores = np.stack([np.zeros(100), 0.19 + alternating, 0.21 + alternating, -1 + 0 * alternating])
+    assert _best(scores, weight) == 2
+    assert _best(scores[[0, 1, 3]], weight) == 0
+    assert _best(np.stack([scores[0], 0.1 + 0 * alternating, scores[2]]), weight) == 2
+    only_first = np.where(np.arange(100) < 2, 1.0, 0.0)
+    assert _best(np.stack([scores[0], 1 - 2 * only_first]), weight) == 1
+    assert _best(np.stack([scores[0], 1 - 2 * only_first]), only_first) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # little work
 def test_the_likelihood_follows_from_held_out_rows(monkeypatch):
     monkeypatch.setattr(BayesianMLPClassifier, "_work", 1.0)
-    monkeypatch.setattr("isotherm.estimators.network.WORK", 5.0)
     x = np.random.default_rng(0).normal(size=(200, 2))
     label = (x[:, 0] > 0).astype(int)
     model = BayesianMLPClassifier((4,), likelihood="auto", num_draws=50, random_state=0)

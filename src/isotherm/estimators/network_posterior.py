@@ -375,19 +375,14 @@ def network_target(
     """
     began = time.monotonic()
     size = batch_size or model.default_batch_size(len(y))
-    targets = y.astype(np.int32 if model.noise is None else np.float32)
-    weights = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
-    rows = (x.astype(np.float32), targets, weights, np.full(len(y), rounding, np.float32))
+    rows = _rows(model, x, y, weight, rounding)
     num_rows = len(y)
-    # Pad with rows of weight 0, so that similar data share a program.
-    padded = tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
+    padded = _padded(rows)
     whole = size >= num_rows
     batches = full_batch(padded) if whole else independent_batches(rows, size)
     programs = _compiled(model, len(padded[0]) if whole else num_rows, not whole)
     if from_positions is None:
-        order = _held_out_orders(random.fold(key, 0), num_rows, num_chains)
-        chain_keys = jax.random.split(random.fold(key, 1), num_chains)
-        trained = programs.train(chain_keys, padded, *order, _num_checks(num_rows))
+        trained = _trained(key, programs, padded, num_rows, num_chains)
     else:
         trained = from_positions
     directions = model.num_directions(size)
@@ -413,6 +408,55 @@ def network_target(
         np.concatenate(walk.log_likelihoods, axis=1),
         max(1, int(budget - walk.num_steps * (max_time is None))),
     )
+
+
+def train_networks(
+    key: Key,
+    model: MLPModel,
+    x: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray | None = None,
+    *,
+    num_networks: int = 1,
+) -> jax.Array:
+    """Train networks as those at which chains start, (network, dimension).
+
+    Parameters
+    ----------
+    key, model, x, y, weight
+        As in `network_target`.
+    num_networks
+        Number of networks, each with held-out rows of its own.
+    """
+    padded = _padded(_rows(model, x, y, weight, 0.0))
+    programs = _compiled(model, len(padded[0]), False)
+    return _trained(key, programs, padded, len(y), num_networks)
+
+
+def _rows(
+    model: MLPModel, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, rounding: float
+) -> tuple[np.ndarray, ...]:
+    """Return features, targets, weights and rounding errors in the precision of the sampler."""
+    targets = y.astype(np.int32 if model.noise is None else np.float32)
+    weights = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
+    return x.astype(np.float32), targets, weights, np.full(len(y), rounding, np.float32)
+
+
+def _padded(rows: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """Pad with rows of weight 0, so that similar data share a program."""
+    return tuple(pad_to_multiples(each, ROW_MULTIPLE, *each.shape[1:]) for each in rows)
+
+
+def _trained(
+    key: Key,
+    programs: "_Programs",
+    padded: tuple[np.ndarray, ...],
+    num_rows: int,
+    num_networks: int,
+) -> jax.Array:
+    order = _held_out_orders(random.fold(key, 0), num_rows, num_networks)
+    keys = jax.random.split(random.fold(key, 1), num_networks)
+    return programs.train(keys, padded, *order, _num_checks(num_rows))
 
 
 def _affordable_steps(walk: "_Walk", seconds_left: float) -> float:

@@ -202,7 +202,7 @@ def test_claims_of_posteriors_hold_and_fail(finished_posterior):
     config, result = finished_posterior
     assert config.equal_members == 12
     assert all(claim.holds for claim in posterior.check(config, result))
-    main = "labels as they are, S = 10/chains"
+    main = "labels as they are, S = 30/chains"
     unsure = result | {main: sharp(result["labels"], 0.8, 5)}
     assert [claim.holds for claim in posterior.check(config, unsure)] == [False] * 3 + [True] * 2
     lost = result | {main: np.full((5, 1000, 10), 0.1)}
