@@ -49,7 +49,7 @@ class WholeData:
             x, v = x_and_v
             return jax.jvp(lambda y: jax.grad(likelihood)(y, batch), (x,), (v,))[1]
 
-        self._value = jax.jit(likelihood)
+        self._value, self._prior = jax.jit(likelihood), jax.jit(self.log_prior)
         self._gradient = jax.jit(jax.grad(likelihood))
         self._hessian = jax.jit(jax.hessian(lambda x, b: likelihood(unravel(x), b)))
         self._prior_hessian = jax.jit(jax.hessian(lambda x: self.log_prior(unravel(x))))
@@ -59,8 +59,11 @@ class WholeData:
         return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        """Return the log posterior density, up to a constant."""
-        return float(self._sum(self._value, position) + self.log_prior(position))
+        """Return the log posterior density, up to a constant; NaN where it is not defined.
+
+        Distributions of NumPyro raise an error there, unless they are compiled.
+        """
+        return float(self._sum(self._value, position) + self._prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:
         """Return the gradient of the log posterior, flat and in double precision."""
