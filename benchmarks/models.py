@@ -29,6 +29,7 @@ from sklearn.model_selection import train_test_split
 
 import isotherm
 from isotherm.diagnostics import classifier_scores, rhat
+from isotherm.exceptions import ConvergenceWarning
 
 COORDINATES = ("identity", "diagonal", "prior", "kronecker")
 SEEDS = (0, 1, 2)
@@ -69,6 +70,7 @@ def sample_from(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ConvergenceWarning)  # R-hat has a column of its own
         try:
             start = isotherm.warm_start(
                 start_key, grad_fn, mode, batches, coordinates=coordinates, num_steps=0
