@@ -1,11 +1,11 @@
 """From `import` to the first draw: how long Python, JAX and the compiler take, call by call.
 
 A network of 784-100-100-10 on simulated images, batches of 100. Every round is a new process
-without a compilation cache. It imports isotherm, builds the network, and calls `isotherm.sample` for one
-draw of one step; then come the same call again, and calls that should compile little or nothing:
-another seed, more draws, an equal sampler that was built again, four chains; last, what a network
-also needs. The table has wall time and CPU time (all threads): on a busy machine only the latter
-means something. Writes `docs/results/startup.json`.
+without a compilation cache. It imports isotherm, builds the network, and calls `isotherm.sample`
+for one draw of one step; then come the same call again, and calls that should compile little or
+nothing: another seed, more draws, an equal sampler that was built again, four chains; last, what a
+network also needs. The table has wall time and CPU time (all threads): on a busy machine only the
+latter means something. Writes `docs/results/startup.json`.
 """
 
 import argparse
