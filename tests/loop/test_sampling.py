@@ -562,3 +562,13 @@ def test_chains_that_agree_or_are_too_short_do_not_warn(key):
         isotherm.sample(key, stuck, starts, NONE, num_draws=99, **settings)
         wide = jnp.repeat(starts, 101, axis=1)  # as the weights of a network
         isotherm.sample(key, stuck, wide, NONE, num_draws=100, **settings)
+
+
+def test_another_number_of_draws_compiles_nothing(key):
+    sampler = isotherm.msgnht(normal, 0.25)
+    program = chunks.compiled(chunks.collect, "capacity")
+    isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=3, progress=False)
+    before = program._cache_size()
+    run = isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=50, progress=False)
+    assert program._cache_size() == before
+    assert run.draws.shape == (1, 50, 2)

@@ -27,7 +27,7 @@ The chain then walks one more round in that eigenbasis, with the settings that f
 has not sampled the posterior: it is repeated with half the step size from where it began, and after
 four attempts `warm_start` raises an error. No later step is longer than the one that worked, and if
 that shortens the final step there is a warning; so there is if the last position predicts the data
-worse than they explain.
+worse than its parameters explain.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,17 +6,17 @@ $1.5\,d + 5\sqrt d + 10$ below the mode. (The ten are for the long tails of few 
 them one healthy chain in 3000 of a single parameter would be too far.)
 
 **Degenerate modes.** Where a mode is a spike, as the joint mode of a hierarchy is at a scale of
-zero, the whole posterior is further below it. So a position is typical, too, if it predicts the
-data as well as a posterior may (the log likelihood is at most $1.5\,m + 5\sqrt m + 10$ below that
-of the mode, with $m = \min(d, N)$ for $N$ data, because no more directions are determined by them)
-and the *virial* of the chain is not too large: $\mathrm E\,(x - c)\cdot\nabla(-\log\pi) = d$ holds
-in every posterior whose density vanishes far away, for every centre $c$, here the mean of a few
-positions of the chain. A limit of $3\,d + 30$ excludes weights that have run away.
+zero, the whole posterior is further below it. So a position is typical, too, if the log likelihood
+alone is no more than that below, and the *virial* of the chain is not too large:
+$\mathrm E\,(x - c)\cdot\nabla(-\log\pi) = d$ holds in every posterior whose density vanishes far
+away, for every centre $c$, here the mean of a few positions of the chain. A limit of $3\,d + 30$
+excludes weights that have run away.
 
-**Overfitting modes.** If $d$ is much larger than $N$, as in a network, $d/2$ nats can hide a chain
-that predicts at random. So a second question is asked: whether the log likelihood itself is below
-that of the mode by more than data determine (the same $m$). Such a start is not refused, because
-with a wide prior this may be the posterior, but it is reported.
+**Worse predictions.** The log likelihood alone is at most $d/2$ below that of the mode, on average,
+where the posterior is nearly normal. A typical position where it is more than
+$d/2 + 5\sqrt{d/2} + 10$ below is not refused, because with a wide prior this may be the posterior,
+but it is reported. (If there are many more parameters than data this is no strong test: 5000
+parameters could explain random predictions of ten classes in 1000 rows.)
 """
 
 from collections.abc import Sequence
@@ -115,30 +115,23 @@ class TypicalSet:
             return False
         if losses.sum() <= explained_loss(self.dimension):
             return True
-        if losses[0] > explained_loss(self._determined):
+        if losses[0] > explained_loss(self.dimension):
             return False
         centre = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *path)
         virial = -np.mean([self._measure(x, centre)[:, 1].sum() for x in path])
         return bool(virial <= 3 * self.dimension + 30)
 
-    @property
-    def _determined(self) -> int:
-        """Directions that data can determine."""
-        return min(self.dimension, self.data_size)
-
     def describe_prediction(self, position: ArrayTree) -> Message | None:
-        """Return a warning if the data are less likely than data that determine it explain."""
-        loss = self.likelihood_loss(position)
-        if loss <= explained_loss(self._determined):
+        """Return a warning if the data are less likely than the parameters explain."""
+        loss, half = self.likelihood_loss(position), self.dimension / 2
+        if loss <= half + 5 * half**0.5 + 10:
             return None
-        n = self.data_size
         text = (
             f"A typical draw predicts the training data much worse than the mode: its log "
-            f"likelihood is {loss:.3g} lower, {loss / n:.2g} per row, where at most "
-            f"{self._determined} directions that the data determine explain about "
-            f"{self._determined / 2:.3g}. Either the prior outweighs the data, or the chain is "
-            "lost. Compare predictions of the draws with those of the mode on held-out rows before "
-            "you use them; a narrower prior may help."
+            f"likelihood is {loss:.3g} lower, {loss / self.data_size:.2g} per row, where "
+            f"{self.dimension} parameters explain at most about {half:.3g}. Either the prior "
+            "outweighs the data, or the chain is lost. Compare predictions of the draws with those "
+            "of the mode on held-out rows before you use them; a narrower prior may help."
         )
         return Message(text, HealthWarning)
 
