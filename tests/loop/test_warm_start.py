@@ -7,6 +7,7 @@ the variances are about 2 %; the limits below are five of them.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.datasets import load_digits
 
@@ -113,6 +114,28 @@ def valley(edge):
         return -0.5 * jnp.sum(w**2 + 3000 * beyond**2) + jnp.where(outside, jnp.nan, 0.0)
 
     return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
+
+
+def cliff(edge):
+    """Return a narrow normal around 0.001, with a gradient of NaN beyond `edge`."""
+
+    def log_prior(w):
+        factor = jnp.where(jnp.abs(w) > edge, jnp.nan, 1.0)
+        return -0.5 * SIZE * jnp.sum(factor * (w - 1e-3) ** 2)
+
+    return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
+
+
+def test_a_search_for_the_mode_that_runs_away_is_repeated_or_refused(key):
+    """Adam's first steps are as long as its rate."""
+    with pytest.warns(HealthWarning, match="ran away"):
+        mode = isotherm.find_mode(key, cliff(0.02), jnp.zeros(2), BATCHES, num_steps=200)
+    np.testing.assert_allclose(mode, 1e-3, atol=1e-4)
+    with pytest.raises(FloatingPointError, match="ran away"):
+        isotherm.find_mode(key, cliff(1e-9), jnp.zeros(2), BATCHES, num_steps=20)
+    with pytest.raises(FloatingPointError, match="ran away"):
+        adam = optax.adam(0.1)
+        isotherm.find_mode(key, cliff(0.02), jnp.zeros(2), BATCHES, num_steps=20, optimizer=adam)
 
 
 SETTINGS = {"coordinates": "identity", "num_steps": 0}
