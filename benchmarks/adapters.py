@@ -91,16 +91,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="time steps only, written nowhere")
     options = parser.parse_args()
     about = machine(("isotherm", "jax", "jaxlib", "numpy"))
-    rows, page = [], {}
+    rows: list[dict[str, Any]] = []
+    timed: list[dict[str, Any]] = []
     for seed in options.seeds[:1] if options.quick else options.seeds:
         page = programs(seed)
         rows += [{"seed": seed, "fit": name, **found} for name, found in page["scores"].items()]
-    timed = compare(steps(page), options.rounds)
+        timed = timed or compare(steps(page), options.rounds)
+        if not options.quick:  # after every seed, so that an interrupted run leaves something
+            document = {"machine": about, "rows": rows, "steps": timed}
+            write_document(RESULTS / "adapters.json", document)
     for row in timed:
         print(f"{row['step of']:30} {row['CPU ms']:.2f} ms of CPU, {row['over SGD']:.2f} x SGD")
-    if not options.quick:
-        document = {"machine": about, "rows": rows, "steps": timed}
-        write_document(RESULTS / "adapters.json", document)
 
 
 if __name__ == "__main__":
