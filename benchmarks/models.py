@@ -8,7 +8,8 @@ weights have the prior N(0, 1). A cell records accuracy and negative log likelih
 the start of the chains and of the average over their draws; kinetic temperatures; R-hat of the
 probabilities of the right class (the worst of 100 rows, and the median); and the warning or error,
 if there was one. Writes `docs/results/models.json`; `--cache FOLDER` keeps finished cells, so that
-an interrupted run continues. Remove the folder after a change of the code.
+an interrupted run continues, and `--finished` writes the table of what is there. Remove the folder
+after a change of the code.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from sklearn.model_selection import train_test_split
 
 import isotherm
 from isotherm.diagnostics import classifier_scores, rhat
+from isotherm.exceptions import ConvergenceWarning
 
 COORDINATES = ("identity", "diagonal", "prior", "kronecker")
 SEEDS = (0, 1, 2)
@@ -69,6 +71,7 @@ def sample_from(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ConvergenceWarning)  # R-hat has a column of its own
         try:
             start = isotherm.warm_start(
                 start_key, grad_fn, mode, batches, coordinates=coordinates, num_steps=0
@@ -171,6 +174,9 @@ def main() -> None:
     parser.add_argument("--coordinates", nargs="*", default=list(COORDINATES))
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--cache", type=Path, help="keep finished cells here")
+    parser.add_argument(
+        "--finished", action="store_true", help="measure nothing, write the cells of the cache"
+    )
     parser.add_argument("--quick", action="store_true", help="one small cell, written nowhere")
     options = parser.parse_args()
     console = Console(width=140)
@@ -186,6 +192,7 @@ def main() -> None:
         path = options.cache / f"{name}.json" if options.cache else None
         known = json.loads(path.read_text()) if path and path.exists() else []
         missing = [c for c in options.coordinates if c not in {k["coordinates"] for k in known}]
+        missing = [] if options.finished else missing
         for cell in known:
             console.print(_line(cell), highlight=False)
         for cell in measure(network, library, seed, missing) if missing else ():

@@ -45,6 +45,10 @@ class HealthWarning(UserWarning):
     """Temperatures or gradient noise show that the draws do not follow the posterior."""
 
 
+class ConvergenceWarning(UserWarning):
+    """Chains do not agree at the end of a run: R-hat is large."""
+
+
 class PolicyWarning(UserWarning):
     """The batch policy contradicts what the sampler assumes about gradient noise."""
 

@@ -61,6 +61,11 @@ def leaf_sizes(tree: ArrayTree) -> np.ndarray:
     return np.array([leaf.size for leaf in jax.tree.leaves(tree)], dtype=np.int64)
 
 
+def is_finite(tree: ArrayTree) -> bool:
+    """Return whether all numbers of a tree are finite."""
+    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
+
+
 def add_increment(leaf: jax.Array, increment: jax.Array) -> jax.Array:
     """Add in the wider precision of the two, and return the sum in the precision of `leaf`."""
     return (leaf + increment).astype(leaf.dtype)

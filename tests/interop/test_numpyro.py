@@ -13,6 +13,7 @@ import isotherm
 import isotherm.random
 import laws
 from isotherm.interop.numpyro import from_numpyro
+from marks import slow
 
 rng = np.random.default_rng(0)
 X = (rng.normal(size=(30, 2)) @ [[1.0, 0.6], [0.0, 0.8]]).astype(np.float32)
@@ -301,3 +302,23 @@ def test_a_regression_with_unknown_noise_and_wide_priors_is_sampled(seed):
     rss = np.linalg.lstsq(x, y, rcond=None)[1][0]
     assert noise.mean() == pytest.approx(np.sqrt(rss / 95), rel=0.04)
     assert noise.std() == pytest.approx(noise.mean() / np.sqrt(2 * 95), rel=0.3)
+
+
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
+def test_a_regression_with_little_noise_is_found_from_far_away(seed):
+    """NumPyro raises an error where a step of Newton's method ends in a noise of 0 or infinity."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(100, 5)).astype(np.float32)
+    y = (x @ rng.normal(size=5) + 0.01 * rng.normal(size=100)).astype(np.float32)
+
+    def model(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 10.0).expand([5]).to_event(1))
+        noise = numpyro.sample("noise", dist.HalfNormal(10.0))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(x @ slope, noise), obs=y)
+
+    target = from_numpyro(model, (x, y))
+    batches = isotherm.independent_batches((x, y), 50)
+    key = jax.random.key(seed)
+    start = isotherm.warm_start(key, target.gradient(100), target.init(key), batches)
+    assert float(target.constrain(start.position)["noise"]) == pytest.approx(0.01, rel=0.3)

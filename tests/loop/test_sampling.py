@@ -12,6 +12,7 @@ import rich.console
 
 import isotherm
 from isotherm import random
+from isotherm.exceptions import ConvergenceWarning
 from isotherm.loop import chunks, pages, progress
 from isotherm.loop import run as run_module
 from isotherm.types import Family
@@ -530,3 +531,44 @@ def test_samplers_of_a_family_share_a_program_and_have_draws_of_their_own(key):
     for draws, parameters in zip(found, settings, strict=True):
         np.testing.assert_allclose(draws, draw(sampler(parameters)), rtol=1e-4, atol=1e-5)
     assert len(traced) > number
+
+
+def two_wells(x, batch):
+    """Return the gradient of two modes, at -3 and 3, which chains of 1000 steps do not leave."""
+    return -x + 3 * jnp.tanh(3 * x)
+
+
+@pytest.mark.parametrize("kept", ["draws", "value"])
+def test_chains_that_do_not_agree_warn_at_the_end(key, kept):
+    """Every chain is right within its mode, and all temperatures are 1."""
+    sampler, starts = isotherm.msgnht(two_wells, 0.1), jnp.array([[-3.0], [3.0]])
+    settings = {"num_draws": 200, "thin": 5, "num_chains": 2, "position_per_chain": True}
+    if kept == "value":
+        settings["collect"] = {"value": isotherm.collect.draws(lambda x: x**3)}
+    with pytest.warns(ConvergenceWarning, match=r"Chains do not agree: R-hat is \d") as caught:
+        isotherm.sample(key, sampler, starts, NONE, **settings)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert ("`value: " in str(caught[0].message)) == (kept == "value")
+
+
+def test_chains_that_agree_or_are_too_short_do_not_warn(key):
+    settings = {"thin": 10, "num_chains": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        healthy = isotherm.msgnht(lambda x, batch: -x, 0.2)
+        isotherm.sample(key, healthy, jnp.zeros(3), NONE, num_draws=200, **settings)
+        stuck, starts = isotherm.msgnht(two_wells, 0.1), jnp.array([[-3.0], [3.0]])
+        settings |= {"position_per_chain": True}
+        isotherm.sample(key, stuck, starts, NONE, num_draws=99, **settings)
+        wide = jnp.repeat(starts, 101, axis=1)  # as the weights of a network
+        isotherm.sample(key, stuck, wide, NONE, num_draws=100, **settings)
+
+
+def test_another_number_of_draws_compiles_nothing(key):
+    sampler = isotherm.msgnht(normal, 0.25)
+    program = chunks.compiled(chunks.collect, "capacity")
+    isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=3, progress=False)
+    before = program._cache_size()
+    run = isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=50, progress=False)
+    assert program._cache_size() == before
+    assert run.draws.shape == (1, 50, 2)

@@ -7,13 +7,16 @@ the variances are about 2 %; the limits below are five of them.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from sklearn.datasets import load_digits
 
 import isotherm
 from isotherm import random
 from isotherm.coordinates.curvature import NUM_PROBES, WholeData
-from isotherm.loop import network_start
+from isotherm.exceptions import HealthWarning
 from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
+from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet
 from marks import slow
 
 RNG = np.random.default_rng(3)
@@ -100,6 +103,108 @@ def test_the_diagonal_of_a_large_position_is_estimated_from_products(key, monkey
     flat = isotherm.minibatch_gradient(lambda w, b: 0 * b[1], lambda w: -0.5 * w @ w, SIZE)
     flat = WholeData(flat, (X, Y), mode, 10_000)
     np.testing.assert_allclose(flat.hessian_diagonal(key, mode), 1, rtol=1e-5)
+
+
+def valley(edge):
+    """Return a standard normal between walls, where the curvature is 3000; NaN beyond `edge`."""
+
+    def log_prior(w):
+        beyond = jnp.maximum(jnp.abs(w) - 1, 0)
+        outside = jnp.abs(w[0]) > edge
+        return -0.5 * jnp.sum(w**2 + 3000 * beyond**2) + jnp.where(outside, jnp.nan, 0.0)
+
+    return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
+
+
+def cliff(edge):
+    """Return a narrow normal around 0.001, with a gradient of NaN beyond `edge`."""
+
+    def log_prior(w):
+        factor = jnp.where(jnp.abs(w) > edge, jnp.nan, 1.0)
+        return -0.5 * SIZE * jnp.sum(factor * (w - 1e-3) ** 2)
+
+    return isotherm.minibatch_gradient(lambda w, b: 0 * b[1], log_prior, SIZE)
+
+
+def test_a_search_for_the_mode_that_runs_away_is_repeated_or_refused(key):
+    """Adam's first steps are as long as its rate."""
+    with pytest.warns(HealthWarning, match="ran away"):
+        mode = isotherm.find_mode(key, cliff(0.02), jnp.zeros(2), BATCHES, num_steps=200)
+    np.testing.assert_allclose(mode, 1e-3, atol=1e-4)
+    with pytest.raises(FloatingPointError, match="ran away"):
+        isotherm.find_mode(key, cliff(1e-9), jnp.zeros(2), BATCHES, num_steps=20)
+    with pytest.raises(FloatingPointError, match="ran away"):
+        adam = optax.adam(0.1)
+        isotherm.find_mode(key, cliff(0.02), jnp.zeros(2), BATCHES, num_steps=20, optimizer=adam)
+
+
+SETTINGS = {"coordinates": "identity", "num_steps": 0}
+
+
+def test_steps_that_suit_only_the_mode_are_shortened_and_it_says_so(key):
+    """At the walls h sqrt(curvature) is 5.5 for the step that suits the mode, 0.1."""
+    with pytest.warns(HealthWarning, match="so the step size is"):
+        start = isotherm.warm_start(key, valley(np.inf), jnp.zeros(2), BATCHES, **SETTINGS)
+    assert 0.01 < start.step_size < 0.051
+
+
+def test_a_chain_that_ends_in_nan_is_refused(key):
+    with pytest.raises(FloatingPointError, match="does not stay in the typical set"):
+        isotherm.warm_start(key, valley(1e-3), jnp.zeros(2), BATCHES, **SETTINGS)
+    with pytest.raises(FloatingPointError, match="not finite at the mode"):
+        isotherm.warm_start(key, valley(np.inf), jnp.full(2, jnp.nan), BATCHES, **SETTINGS)
+
+
+def narrow(n=300, sd=1.0):
+    """Return a prior that moves 300 means, one for each of 300 data, far from where they fit."""
+    y = 4 * RNG.normal(size=n).astype(np.float32)
+    prior = lambda w: -0.5 * jnp.sum((w / sd) ** 2)  # noqa: E731
+    grad_fn = isotherm.minibatch_gradient(
+        lambda w, batch: -0.5 * (batch[1] - w[batch[0]]) ** 2, prior, n
+    )
+    return grad_fn, isotherm.independent_batches((np.arange(n), y), n), y
+
+
+def test_a_start_that_predicts_much_worse_than_its_position_warns(key):
+    """The data are far from the prior, so that every typical draw predicts badly."""
+    grad_fn, batches, y = narrow()
+    with pytest.warns(HealthWarning, match="predicts the training data much worse"):
+        isotherm.warm_start(key, grad_fn, jnp.asarray(y), batches, **SETTINGS)
+    isotherm.warm_start(key, grad_fn, jnp.asarray(y / 2), batches, **SETTINGS)  # the mode: silent
+
+
+def test_what_is_typical():
+    """A normal far from its mode; the spike of a hierarchy; weights that have run away."""
+    flat = isotherm.minibatch_gradient(lambda w, b: 0 * b, lambda w: -0.5 * jnp.sum(w**2), 10)
+    normal = TypicalSet(flat, jnp.zeros(10), jnp.zeros(100))
+    draws = [jnp.asarray(RNG.normal(size=100), jnp.float32) for _ in range(4)]
+    assert normal.is_typical(draws)
+    assert not normal.is_typical([3 * draw for draw in draws])
+    assert not normal.is_typical([*draws, jnp.full(100, jnp.nan)])
+
+    def spike(w):  # 50 effects of a normal with the scale exp(w[0]), which has a normal prior
+        scale = jnp.exp(w[0])
+        return -0.5 * w[0] ** 2 - 50 * w[0] - 0.5 * jnp.sum((w[1:] / scale) ** 2)
+
+    hierarchy = isotherm.minibatch_gradient(lambda w, b: 0 * b, spike, 10)
+    density = TypicalSet(hierarchy, jnp.zeros(10), jnp.zeros(51).at[0].set(-20.0))
+    scales = RNG.normal(size=4)
+    draws = [np.concatenate([[s], np.exp(s) * RNG.normal(size=50)]) for s in scales]
+    draws = [jnp.asarray(draw, jnp.float32) for draw in draws]
+    assert density.below_mode(draws[-1]) > 500
+    assert density.is_typical(draws)
+    assert not density.is_typical([draw.at[1:].multiply(10.0) for draw in draws])
+
+
+@pytest.mark.slow
+def test_an_eigenbasis_of_a_network_is_refused(key):
+    """In the eigenbasis of a mode, flat directions are as long as the prior: it was 13 % right."""
+    x, y = load_digits(return_X_y=True)
+    rows = (x[:300] / 16).astype(np.float32), y[:300].astype(np.int32)
+    network = isotherm.models.mlp((64, 8, 10))
+    batches, grad_fn = isotherm.independent_batches(rows, 50), network.gradient(300)
+    with pytest.raises(FloatingPointError, match="`coordinates='prior'`"):
+        isotherm.warm_start(key, grad_fn, network.init(key), batches)
 
 
 @pytest.mark.slow
@@ -286,7 +391,7 @@ def test_a_walk_that_is_lost_is_repeated_with_shorter_steps_and_then_refused(key
         tried.append(position)
         return False
 
-    monkeypatch.setattr(network_start._Density, "is_typical", lost)
+    monkeypatch.setattr(TypicalSet, "is_typical", lost)
     with pytest.raises(FloatingPointError, match=r"27 parameters explain about 13\.5"):
         isotherm.warm_start(
             key,
@@ -297,12 +402,12 @@ def test_a_walk_that_is_lost_is_repeated_with_shorter_steps_and_then_refused(key
             num_steps=0,
             steps_per_round=8,
         )
-    assert len(tried) == network_start.MAX_HALVINGS
+    assert len(tried) == MAX_HALVINGS
 
 
 @pytest.mark.parametrize(
     ("edge", "message"),
-    [(0.0, "not finite at the start"), slow(0.2, "does not stay in the typical set")],
+    [(0.0, "not finite at the mode"), slow(0.2, "does not stay in the typical set")],
 )
 def test_a_network_start_reports_nan(edge, message):
     network = isotherm.models.mlp((2, 2))

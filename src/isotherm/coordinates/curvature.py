@@ -49,7 +49,12 @@ class WholeData:
             x, v = x_and_v
             return jax.jvp(lambda y: jax.grad(likelihood)(y, batch), (x,), (v,))[1]
 
-        self._value = jax.jit(likelihood)
+        def prior_times(x: ArrayTree, v: ArrayTree) -> ArrayTree:
+            return jax.jvp(jax.grad(self.log_prior), (x,), (v,))[1]
+
+        self._value, self._prior = jax.jit(likelihood), jax.jit(self.log_prior)
+        self._prior_gradient = jax.jit(jax.grad(self.log_prior))
+        self._prior_times = jax.jit(prior_times)
         self._gradient = jax.jit(jax.grad(likelihood))
         self._hessian = jax.jit(jax.hessian(lambda x, b: likelihood(unravel(x), b)))
         self._prior_hessian = jax.jit(jax.hessian(lambda x: self.log_prior(unravel(x))))
@@ -59,12 +64,15 @@ class WholeData:
         return sum_over_rows(fn, argument, self.data, self.size, self.chunk_size)
 
     def log_density(self, position: ArrayTree) -> float:
-        """Return the log posterior density, up to a constant."""
-        return float(self._sum(self._value, position) + self.log_prior(position))
+        """Return the log posterior density, up to a constant; NaN where it is not defined.
+
+        Distributions of NumPyro raise an error there, unless they are compiled.
+        """
+        return float(self._sum(self._value, position) + self._prior(position))
 
     def gradient(self, position: ArrayTree) -> np.ndarray:
         """Return the gradient of the log posterior, flat and in double precision."""
-        prior = jax.grad(self.log_prior)(position)
+        prior = self._prior_gradient(position)
         total = jax.tree.map(jnp.add, prior, self._sum(self._gradient, position))
         return np.asarray(ravel_pytree(total)[0], np.float64)
 
@@ -97,8 +105,7 @@ class WholeData:
     def _prior_diagonal(self, position: ArrayTree) -> ArrayTree:
         """Return minus the second derivatives of a log prior that is a sum over coordinates."""
         ones = jax.tree.map(jnp.ones_like, position)
-        second = jax.jvp(jax.grad(self.log_prior), (position,), (ones,))[1]
-        return jax.tree.map(jnp.negative, second)
+        return jax.tree.map(jnp.negative, self._prior_times(position, ones))
 
     def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
         """Return the diagonal of `fisher`; the prior must be a product over coordinates."""
@@ -107,7 +114,7 @@ class WholeData:
 
     def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
         """Multiply the Hessian of minus the log density by a direction."""
-        prior = jax.jvp(jax.grad(self.log_prior), (position,), (direction,))[1]
+        prior = self._prior_times(position, direction)
         likelihood = self._sum(self._times, (position, direction))
         return jax.tree.map(lambda a, b: -(a + b), likelihood, prior)
 

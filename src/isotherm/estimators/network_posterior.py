@@ -76,10 +76,10 @@ from isotherm.gradients.balanced import BalancedGradient, balanced
 from isotherm.gradients.minibatch import MinibatchGradient, minibatch_gradient
 from isotherm.loop.network_start import (
     LARGEST_HEAT,
-    explained_loss,
     longest_step,
     unit_strengths,
 )
+from isotherm.loop.typical_set import explained_loss
 from isotherm.models.likelihoods import Likelihood
 from isotherm.models.networks import ACTIVATIONS, Layer, feed_forward
 from isotherm.models.scale_priors import HalfCauchy

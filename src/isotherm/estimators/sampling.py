@@ -5,6 +5,7 @@ a step size of at most 0.1. Draws two units of time apart are nearly independent
 are a sufficient burn-in.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from isotherm.coordinates.linear import Coordinates
 from isotherm.coordinates.natural import DIFFUSION, THERMOSTAT_MASS
+from isotherm.exceptions import ConvergenceWarning
 from isotherm.loop.run import Run
 from isotherm.loop.sampling import sample
 from isotherm.samplers.msgnht import msgnht
@@ -98,20 +100,22 @@ def run_chains(
     else:
         build = _family(target.gradient, thermostat_mass, integrator)
         sampler = build((target.step_size, coordinates))
-    return sample(
-        key,
-        sampler,
-        jnp.zeros(target.dimension) if starts is None else starts,
-        target.batches,
-        num_draws=num_draws,
-        thin=thin,
-        burn_in=burn_in,
-        num_chains=num_chains if state is None else len(state.step_index),
-        position_per_chain=starts is not None,
-        state=state,
-        progress=verbose,
-        checkpoint=checkpoint,
-    )
+    with warnings.catch_warnings():  # estimators judge R-hat themselves, of their outputs
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return sample(
+            key,
+            sampler,
+            jnp.zeros(target.dimension) if starts is None else starts,
+            target.batches,
+            num_draws=num_draws,
+            thin=thin,
+            burn_in=burn_in,
+            num_chains=num_chains if state is None else len(state.step_index),
+            position_per_chain=starts is not None,
+            state=state,
+            progress=verbose,
+            checkpoint=checkpoint,
+        )
 
 
 def _build(

@@ -18,6 +18,8 @@ CHUNK_SECONDS = 0.25
 """Target duration of a chunk: short enough for a smooth progress bar and a prompt Ctrl-C."""
 CHUNK_BYTES = 2**25
 """Memory for draws on the device; a chunk ends when it is full."""
+SMALLEST_PAGE = 64
+"""Draws for which every page has room, if they fit in `CHUNK_BYTES`."""
 MOST_STEPS = 10**7
 """Upper bound on the steps of a chunk; the fastest loop takes half as many in `CHUNK_SECONDS`."""
 CHUNK_STEPS = 500
@@ -110,7 +112,17 @@ class Program:
         """
         kept = jax.tree.leaves(self.observed(state))
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in kept) * num_chains
-        return max(1, min(num_draws, CHUNK_BYTES // size, MOST_STEPS // self.thin))
+        return max(1, min(page_room(num_draws, size), MOST_STEPS // self.thin))
+
+
+def page_room(num_draws: int, size: int) -> int:
+    """Return for how many draws of some bytes a page has room.
+
+    A power of two, at least 64, that is enough for `num_draws`, so that runs of other lengths share
+    a program; no more than fit in `CHUNK_BYTES`.
+    """
+    enough = max(SMALLEST_PAGE, 1 << (num_draws - 1).bit_length())
+    return max(1, min(enough, CHUNK_BYTES // max(1, size)))
 
 
 def advance(

@@ -5,11 +5,16 @@ import optax
 
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.batches.streamed import StackedBatches, StreamedBatches
+from isotherm.exceptions import HealthWarning
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.devices import Devices
 from isotherm.loop.feed import Feed
-from isotherm.tree import as_position
+from isotherm.loop.user_warnings import Message, warn_user
+from isotherm.tree import as_position, is_finite
 from isotherm.types import ArrayTree, Batch, Key
+
+RATE, MAX_TRIES = 0.03, 3
+"""Learning rate of the default optimiser at its start, and how often it is divided by ten."""
 
 
 def find_mode(
@@ -34,9 +39,15 @@ def find_mode(
     batches
         The data, in memory or streamed.
     optimizer
-        Minimises $-\log\pi/N$; by default Adam with a cosine decay from 0.03 to 0.
+        Minimises $-\log\pi/N$; by default Adam with a cosine decay from 0.03 to 0. If that ends in
+        a position that is not finite, it starts again with 0.003 and 0.0003, and a warning.
     num_steps
         Number of updates.
+
+    Raises
+    ------
+    FloatingPointError
+        If the position at the end is not finite.
 
     Examples
     --------
@@ -48,11 +59,37 @@ def find_mode(
     True
     """
     check_target(grad_fn, batches)
-    if optimizer is None:
-        optimizer = optax.adam(optax.cosine_decay_schedule(0.03, num_steps))
-    transform = optimizer
+    start = as_position(position)
+    rates = [RATE * 0.1**i for i in range(MAX_TRIES if optimizer is None else 1)]
+    for i, rate in enumerate(rates):
+        transform = optimizer or optax.adam(optax.cosine_decay_schedule(rate, num_steps))
+        found = _ascend(key, grad_fn, start, batches, transform, num_steps)
+        if is_finite(found):
+            if i > 0:
+                text = (
+                    "The search for the mode ran away (its position became infinite or NaN), so it "
+                    f"was repeated from the start with steps of {rate:.2g} instead of {RATE:.2g}. "
+                    "Check the scale of the data, or pass an `optimizer`."
+                )
+                warn_user(Message(text, HealthWarning))
+            return found
+    raise FloatingPointError(
+        "The search for the mode ran away: its position is not finite after "
+        f"{num_steps} steps. Check the data and the log density at the start, start from another "
+        "position, or pass an `optimizer` with shorter steps."
+    )
+
+
+def _ascend(
+    key: Key,
+    grad_fn: MinibatchGradient,
+    position: ArrayTree,
+    batches: InMemoryBatches | StreamedBatches,
+    transform: optax.GradientTransformation,
+    num_steps: int,
+) -> ArrayTree:
     if isinstance(batches, StreamedBatches):
-        return _ascend_stream(key, grad_fn, as_position(position), batches, transform, num_steps)
+        return _ascend_stream(key, grad_fn, position, batches, transform, num_steps)
 
     @jax.jit
     def ascend(position: ArrayTree, batches: InMemoryBatches) -> ArrayTree:
@@ -61,7 +98,7 @@ def find_mode(
 
         return jax.lax.fori_loop(0, num_steps, update, (position, transform.init(position)))[0]
 
-    return ascend(as_position(position), batches)
+    return ascend(position, batches)
 
 
 def _update(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from isotherm.loop.chunks import CHUNK_BYTES, Program
+from isotherm.loop.chunks import Program, page_room
 from isotherm.loop.state import Plan
 from isotherm.tree import shapes_of, signature
 
@@ -71,11 +71,10 @@ def forecast(program: Program, plan: Plan, state: Any) -> Forecast:
     num_chains = leaves[0][0][0]
     draw, one, accumulators = _traced(program.fixed, structure, leaves)
     each = draw * num_chains
-    capacity = max(1, min(plan.num_draws, CHUNK_BYTES // max(1, each)))
     return Forecast(
         draw,
         each * plan.num_draws,
-        each * capacity,
+        each * page_room(plan.num_draws, each),
         one * num_chains,
         accumulators * num_chains,
     )

@@ -21,13 +21,16 @@ averaged over positions of all rounds but the first, and the settings are measur
 eigenbasis. Curvature at one point would not do: directions that are flat there are stiff elsewhere,
 and a basis stretched along them takes the chain to where its steps are too long.
 
-**Failures are reported.** At temperature 1 the log density of $d$ parameters is $d/2$ below its
-maximum, give or take $\sqrt{d/2}$. A round that ends more than $1.5\,d$ below the mode has not
-sampled the posterior: it is repeated with half the step size from where it began, and after four
-attempts `warm_start` raises an error.
+The chain then walks one more round in that eigenbasis, with the settings that follow.
+
+**Failures are reported.** A round that ends outside the typical set (`isotherm.loop.typical_set`)
+has not sampled the posterior: it is repeated with half the step size from where it began, and after
+four attempts `warm_start` raises an error. No later step is longer than the one that worked, and if
+that shortens the final step there is a warning; so there is if the last position predicts the data
+worse than its parameters explain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,10 +44,10 @@ from isotherm.coordinates.kronecker import kronecker_eigenbasis
 from isotherm.coordinates.linear import Coordinates, Diagonal
 from isotherm.coordinates.power_iteration import largest_eigenvalue
 from isotherm.gradients.balanced import BalancedGradient, unbalanced_heat
-from isotherm.gradients.full_data import sum_over_rows
 from isotherm.loop.sampling import run_chain
+from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet, describe_shorter
+from isotherm.loop.user_warnings import warn_user
 from isotherm.samplers.msgnht import msgnht
-from isotherm.tree import leaf_sizes
 from isotherm.types import ArrayTree, BatchPolicy, Key, Scalar
 
 STEP_TIMES_FREQUENCY = 0.45
@@ -59,8 +62,6 @@ KRONECKER_FLOOR = 0.25
 """Smallest curvature of a Kronecker basis, as a fraction of the largest of the layer."""
 POSITIONS_PER_ROUND = 4
 """Positions of each round over which the curvature of a Kronecker basis is averaged."""
-MAX_HALVINGS = 4
-"""How often a round is repeated with half the step size."""
 
 
 class Scales(NamedTuple):
@@ -99,7 +100,7 @@ def longest_step(
 
 
 class NetworkStart(NamedTuple):
-    """The last position, the coordinates, and what was measured in them."""
+    """The last position, coordinates, and what was measured in them."""
 
     position: ArrayTree
     coordinates: Coordinates
@@ -158,7 +159,7 @@ def network_start(
     sides
         As in `kronecker_eigenbasis`.
     """
-    density = _Density(grad_fn, data, mode)
+    density = TypicalSet(grad_fn.gradient, data, mode)
     rows = _curvature_rows(batches)
 
     def measure(*arguments: Any) -> Scales:
@@ -166,13 +167,15 @@ def network_start(
         return found if diffusion is None else found._replace(frequency=jnp.asarray(diffusion))
 
     move = jax.jit(partial(_move, grad_fn, steps_per_round))  # compiled once for all rounds
+    walk = partial(_round, move=move, density=density, batches=batches, largest_heat=largest_heat)
     space, position = prior_units(grad_fn.gradient.log_prior, mode), mode
     precision = jax.tree.map(lambda scale: jnp.ravel(scale)[0] ** -2, space.scale)
     scales = [measure(random.fold(key, 0), space, position, precision)]
     visited: list[list[ArrayTree]] = []
+    longest = np.inf
     for i in range(1, rounds + 1):
         key_i = random.fold(key, i)
-        path = _round(key_i, move, position, space, scales, largest_heat, density, batches)
+        path, longest = walk(key_i, position, space, joined(scales), longest)
         position = path[-1]
         visited.append(path)
         scales.append(measure(random.fold(key_i, 1), space, position, precision))
@@ -192,8 +195,20 @@ def network_start(
         )
         key = random.fold(key, rounds + 2)
         scales = [measure(random.fold(key, i), space, x, precision) for i, x in enumerate(later)]
+        longest = np.inf
+        if rounds > 0:
+            key_i = random.fold(key, len(later))
+            path, longest = walk(key_i, position, space, joined(scales), longest)
+            position = path[-1]
+            scales.append(measure(random.fold(key_i, 1), space, position, precision))
     all_scales = joined(scales)
     h = _step_size(all_scales, density.dimension, largest_heat)
+    if h > longest:
+        warn_user(describe_shorter(h, longest))
+        h = longest
+    message = density.describe_prediction(position)
+    if message is not None:
+        warn_user(message)
     heat = unbalanced_heat(all_scales.strengths, h, all_scales.frequency, density.dimension)
     return NetworkStart(position, space, h, all_scales, float(heat))
 
@@ -206,67 +221,26 @@ def _step_size(scales: Scales, dimension: int, largest_heat: float) -> float:
 
 def _round(
     key: Key,
-    move,
     position: ArrayTree,
     space: Coordinates,
-    scales: Sequence[Scales],
-    largest_heat: float,
-    density: "_Density",
+    scales: Scales,
+    longest: float,
+    *,
+    move: Callable[..., ArrayTree],
+    density: TypicalSet,
     batches: InMemoryBatches,
-) -> list[ArrayTree]:
-    """Return positions of a round; repeat it with shorter steps if it left the typical set."""
-    so_far = joined(scales)
-    h = _step_size(so_far, density.dimension, largest_heat)
+    largest_heat: float,
+) -> tuple[list[ArrayTree], float]:
+    """Return positions of a round and the longest step allowed; shorten it if the chain is lost."""
+    h = min(_step_size(scales, density.dimension, largest_heat), longest)
     path = [position]
-    for _ in range(MAX_HALVINGS):
-        moved = move(random.fold(key, 2), position, space, h, so_far.frequency, batches)
+    for halvings in range(MAX_HALVINGS):
+        moved = move(random.fold(key, 2), position, space, h, scales.frequency, batches)
         path = [jax.tree.map(lambda x, i=i: x[i], moved) for i in range(POSITIONS_PER_ROUND)]
-        if density.is_typical(path[-1]):
-            return path
+        if density.is_typical(path):
+            return path, h if halvings else longest
         h /= 2
-    raise FloatingPointError(
-        "The chain that starts at the mode does not stay in the typical set: its log density ends "
-        f"{density.below_mode(path[-1]):.3g} below that of the mode, where {density.dimension} "
-        f"parameters explain about {density.dimension / 2:.3g}, even at step size {2 * h:.3g}. "
-        "Check the data for extreme values, the prior for extreme widths, or start from a better "
-        "mode (`num_steps`, `optimizer`)."
-    )
-
-
-class _Density:
-    """The log density over all data, relative to that of a mode."""
-
-    def __init__(self, grad_fn: BalancedGradient, data: Any, mode: ArrayTree) -> None:
-        self._target, self._data = grad_fn.gradient, data
-        self._likelihood = jax.jit(self._target.log_likelihood_sum)
-        self.dimension = int(leaf_sizes(mode).sum())
-        self._at_mode = self._log_density(mode)
-        if not np.isfinite(self._at_mode):
-            raise FloatingPointError(
-                f"The log density is {self._at_mode} and so not finite at the start of the walk. "
-                "Check the data, or start from another position."
-            )
-
-    def _log_density(self, position: ArrayTree) -> float:
-        likelihood = sum_over_rows(self._likelihood, position, self._data, self._target.data_size)
-        return float(likelihood + self._target.log_prior(position))
-
-    def below_mode(self, position: ArrayTree) -> float:
-        """Return how far the log density is below that of the mode."""
-        return self._at_mode - self._log_density(position)
-
-    def is_typical(self, position: ArrayTree) -> bool:
-        """Return whether the log density is finite, and as high as in the posterior."""
-        below = self.below_mode(position)
-        return bool(np.isfinite(below)) and below <= explained_loss(self.dimension)
-
-
-def explained_loss(dimension: int) -> float:
-    r"""Return how far below a mode the log density may be in the posterior of $d$ parameters.
-
-    It is $d/2$ below on average, give or take $\sqrt{d/2}$, where the prior does not matter.
-    """
-    return 1.5 * dimension + 5 * dimension**0.5
+    raise density.lost(path[-1], 2 * h)
 
 
 def _precision(positions: Sequence[ArrayTree], prior: ArrayTree) -> ArrayTree:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from isotherm.diagnostics.convergence import ess, rhat
+from isotherm.diagnostics.convergence import ess, plain_rhat, rhat
 from isotherm.diagnostics.temperature import temperature_table
 from isotherm.io.datatree import to_datatree
 from isotherm.io.untrusted import Damaged
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 NUM_JUDGED = 250
 """Coordinates whose ESS and R-hat are computed, if there are too many for a row each."""
+MOST_JUDGED = 100
+"""Numbers of a collected value whose chains are compared at the end of a run."""
+ENOUGH_DRAWS, DRAWS_JUDGED = 100, 1000
+"""Draws per chain from which chains are compared, and draws of each that are used."""
+LARGEST_RHAT = 1.2
+"""R-hat at which a run ends with a warning."""
 MOST_NUMBERS = 2**22
 """Numbers of a leaf from which its mean and standard deviation are computed."""
 
@@ -169,6 +175,46 @@ class Run:
             arrays = {f"posterior/{name}": np.asarray(leaf) for name, leaf in leaves}
         arrays |= {f"sample_stats/{name}": values for name, values in self.stats.items()}
         return to_datatree(arrays, {"inference_library": "isotherm"})
+
+
+def describe_disagreement(run: Run, judged: Mapping[str, ArrayTree]) -> str | None:
+    """Return a warning if chains, or the halves of chains, are far apart.
+
+    Only values of at most 100 numbers are judged: single weights of a large network need not agree,
+    because permutations of its units are the same function.
+
+    Parameters
+    ----------
+    run
+        The run; nothing is judged if it has one chain, few draws or values that are not finite.
+    judged
+        Values with leading axes `(chain, draw)`, by name.
+    """
+    if run.num_chains < 2 or run.num_draws < ENOUGH_DRAWS or not run.ok:
+        return None
+    stride = -(-run.num_draws // DRAWS_JUDGED)
+    worst: tuple[float, float, str] = (0.0, 0.0, "")
+    for name, tree in judged.items():
+        leaves = [_flat(leaf)[:, ::stride] for leaf in jax.tree.leaves(tree)]
+        if sum(leaf.shape[2] for leaf in leaves) > MOST_JUDGED:
+            continue
+        for part, leaf in zip(leaf_names(tree), leaves, strict=True):
+            values = plain_rhat(leaf)
+            if not values.size or not values.max() > max(worst[0], LARGEST_RHAT):
+                continue
+            i = int(np.argmax(values))
+            one = leaf[:, :, i : i + 1]
+            label = part if name == "draws" else f"{name}: {part}"
+            worst = max(worst, (float(rhat(one)[0]), float(ess(one)[0]), label))
+    if not worst[0] > LARGEST_RHAT:
+        return None
+    return (
+        f"Chains do not agree: R-hat is {worst[0]:.3g} for `{worst[2]}`, and its effective sample "
+        f"size about {worst[1]:.0f} in {run.num_chains * run.num_draws} draws. Means and widths "
+        "are not those of the posterior yet: run longer chains (`num_draws`, `thin`, `burn_in`), "
+        "or use natural coordinates (`isotherm.warm_start`). `run.summary()` has all values. For "
+        "the weights of a small network, collect predictions and compare those."
+    )
 
 
 def momentum_names(leaf_names: Sequence[str], number: int) -> Sequence[str]:

@@ -22,7 +22,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isotherm import random
-from isotherm.exceptions import CheckpointWarning, HealthWarning, LostDrawsWarning
+from isotherm.exceptions import (
+    CheckpointWarning,
+    ConvergenceWarning,
+    HealthWarning,
+    LostDrawsWarning,
+)
 from isotherm.io.digest import digest
 from isotherm.io.locks import locked
 from isotherm.loop import pages
@@ -62,7 +67,7 @@ from isotherm.loop.forecast import (
 )
 from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import ProgressReport, make_progress
-from isotherm.loop.run import Run, describe_loss
+from isotherm.loop.run import Run, describe_disagreement, describe_loss
 from isotherm.loop.state import Plan, RunState
 from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.tree import as_position, count, shapes_of, signature, tracing_options
@@ -172,6 +177,9 @@ def sample(
         (`isotherm.loop.health`); once.
     RollbackWarning, CheckpointWarning, PolicyWarning
         At the first rollback; if a checkpoint is damaged; if sampler and batch policy do not fit.
+    ConvergenceWarning
+        At the end, if several chains of at least 100 draws do not agree: R-hat is above 1.2 for a
+        number of the position or of a collected value, if these have at most 100 numbers.
     LostDrawsWarning
         At the end, with counts, if chains have diverged (`on_divergence="continue"`) or collected
         values are not finite. `run.ok` is then false.
@@ -258,6 +266,10 @@ def sample(
         result = assemble(job, run)
         if not result.ok:
             _warn(Message(describe_loss(result), LostDrawsWarning))
+        if float(sampler.traits.temperature) > 0:
+            per_draw = {k: v for k, v in result.collected.items() if k not in plan.running}
+            text = describe_disagreement(result, per_draw)
+            _warn(Message(text, ConvergenceWarning) if text else None)
         return result
 
 

@@ -20,6 +20,10 @@ remaining noise depends on the distance from the mode, hardly on $N$, and the st
 noise is then measured at typical draws, one standard deviation from the mode in every direction.
 Sample with `start.grad_fn`.
 
+**Trial.** All this holds near the mode. A chain of 500 steps is tried from there; if it leaves the
+typical set (`isotherm.loop.typical_set`), the step size is halved with a warning, and after four
+attempts `warm_start` raises an error.
+
 **Networks** (`coordinates="prior"` or `"kronecker"`) have no useful mode. The sampler itself moves
 away from it with balanced minibatches, and settings are measured along the way
 (`isotherm.loop.network_start`). Sample with `start.grad_fn`, which is balanced.
@@ -51,6 +55,10 @@ from isotherm.loop.network_start import (
     network_start,
     unit_strengths,
 )
+from isotherm.loop.sampling import run_chain
+from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet, describe_shorter
+from isotherm.loop.user_warnings import warn_user
+from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import require_positive
 from isotherm.tree import as_position, count, leaf_sizes
 from isotherm.types import ArrayTree, GradFn, Key
@@ -59,6 +67,8 @@ NUM_KEPT_BATCHES = 200
 """Streamed batches whose rows are kept in memory."""
 LARGEST_DENSE = 10_000
 """Numbers of a position up to which its curvature may be one matrix."""
+TRIAL_STEPS, TRIAL_DRAWS = 500, 4
+"""Steps after which a chain from the mode must still be in the typical set, and positions kept."""
 
 
 class WarmStart(NamedTuple):
@@ -248,7 +258,7 @@ def warm_start(
         strengths, size = jnp.concatenate(each, axis=1), int(leaf_sizes(mode).sum())
         step_size = longest_step(step_size, strengths, DIFFUSION / unit, size, largest_heat)
         heat = float(unbalanced_heat(strengths, step_size, DIFFUSION / unit, size))
-    return WarmStart(
+    found = WarmStart(
         position=mode,
         coordinates=space,
         step_size=step_size,
@@ -260,6 +270,37 @@ def warm_start(
         grad_fn=gradient,
         unbalanced_heat=heat,
     )
+    return _tried(random.fold(key, 6), found, batches, TypicalSet(grad_fn, data, mode, chunk_size))
+
+
+def _tried(key: Key, start: WarmStart, batches: InMemoryBatches, density: TypicalSet) -> WarmStart:
+    """Return a start with steps so short that a chain stays in the typical set.
+
+    Coordinates and step size are those of the mode. Where the curvature elsewhere is much larger, a
+    chain becomes unstable on its way.
+    """
+
+    @jax.jit
+    def move(key: Key, step_size: jax.Array, batches: InMemoryBatches) -> ArrayTree:
+        sampler = msgnht(start.grad_fn, **{**start.settings, "step_size": step_size})
+        kept = {"num_draws": TRIAL_DRAWS, "thin": TRIAL_STEPS // TRIAL_DRAWS}
+        return run_chain(key, sampler, start.position, batches, **kept)[0]
+
+    h, path = start.step_size, [start.position]
+    for _ in range(MAX_HALVINGS):
+        moved = move(key, h, batches)
+        path = [jax.tree.map(lambda x, i=i: x[i], moved) for i in range(TRIAL_DRAWS)]
+        if density.is_typical(path):
+            break
+        h /= 2
+    else:
+        raise density.lost(path[-1], 2 * h)
+    if h < start.step_size:
+        warn_user(describe_shorter(start.step_size, h))
+    message = density.describe_prediction(path[-1])
+    if message is not None:
+        warn_user(message)
+    return start._replace(step_size=h)
 
 
 def _typical(key: Key, mode: ArrayTree, space: Coordinates) -> ArrayTree:

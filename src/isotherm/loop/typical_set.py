@@ -1,0 +1,158 @@
+r"""Whether a chain that started at a mode is where the posterior is, or lost.
+
+At temperature 1 the log density of $d$ parameters is $d/2$ below its maximum, give or take
+$\sqrt{d/2}$, up to $d$ if the tails are exponential. A position is *typical* if it is no more than
+$1.5\,d + 5\sqrt d + 10$ below the mode. (The ten are for the long tails of few parameters: without
+them one healthy chain in 3000 of a single parameter would be too far.)
+
+**Degenerate modes.** Where a mode is a spike, as the joint mode of a hierarchy is at a scale of
+zero, the whole posterior is further below it. So a position is typical, too, if the log likelihood
+alone is no more than that below, and the *virial* of the chain is not too large:
+$\mathrm E\,(x - c)\cdot\nabla(-\log\pi) = d$ holds in every posterior whose density vanishes far
+away, for every centre $c$, here the mean of a few positions of the chain. A limit of $3\,d + 30$
+excludes weights that have run away.
+
+**Worse predictions.** The log likelihood alone is at most $d/2$ below that of the mode, on average,
+where the posterior is nearly normal. A typical position where it is more than
+$d/2 + 5\sqrt{d/2} + 10$ below is not refused, because with a wide prior this may be the posterior,
+but it is reported. (If there are many more parameters than data this is no strong test: 5000
+parameters could explain random predictions of ten classes in 1000 rows.)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isotherm.exceptions import HealthWarning
+from isotherm.gradients.full_data import sum_over_rows
+from isotherm.gradients.minibatch import MinibatchGradient
+from isotherm.loop.user_warnings import Message
+from isotherm.tree import leaf_sizes
+from isotherm.types import ArrayTree
+
+MAX_HALVINGS = 4
+"""How often a chain that is lost is repeated with half the step size."""
+
+
+def explained_loss(dimension: int) -> float:
+    """Return how far below a mode the log density may be in the posterior of $d$ parameters."""
+    return 1.5 * dimension + 5 * dimension**0.5 + 10
+
+
+class TypicalSet:
+    """The log density over all data, relative to that of a mode.
+
+    Parameters
+    ----------
+    target
+        The gradient; prior and likelihood are used.
+    data
+        All data, as `full_gradient` takes them.
+    mode
+        A mode of the posterior.
+    chunk_size
+        Rows per evaluation.
+
+    Raises
+    ------
+    FloatingPointError
+        If the log density is not finite at the mode.
+    """
+
+    def __init__(
+        self, target: MinibatchGradient, data: Any, mode: ArrayTree, chunk_size: int = 10_000
+    ) -> None:
+        def slope(fn: Any) -> Any:
+            def along(positions: tuple, *batch: Any) -> jax.Array:
+                x, direction = positions
+                return jnp.stack(jax.jvp(lambda y: fn(y, *batch), (x,), (direction,)))
+
+            return jax.jit(along)
+
+        self.dimension, self.data_size = int(leaf_sizes(mode).sum()), target.data_size
+        self._data, self._chunk_size = data, chunk_size
+        self._likelihood, self._prior = slope(target.log_likelihood_sum), slope(target.log_prior)
+        self._at_mode = self._measure(mode, mode)
+        if not np.isfinite(self._at_mode[:, 0]).all():
+            raise FloatingPointError(
+                f"The log density is {self._at_mode[:, 0].sum()} and so not finite at the mode "
+                "from which the chain starts. Check the data, start from another position, or use "
+                "another `optimizer`."
+            )
+
+    def _measure(self, position: ArrayTree, centre: ArrayTree) -> np.ndarray:
+        """Return value, and slope along the way from a centre, of likelihood and prior."""
+        away = jax.tree.map(jnp.subtract, position, centre)
+        given = (position, away), self._data, self.data_size, self._chunk_size
+        likelihood = np.asarray(sum_over_rows(self._likelihood, *given), np.float64)
+        return np.stack([likelihood, np.asarray(self._prior((position, away)), np.float64)])
+
+    def below_mode(self, position: ArrayTree) -> float:
+        """Return how far the log density is below that of the mode."""
+        return float(self._losses(position).sum())
+
+    def likelihood_loss(self, position: ArrayTree) -> float:
+        """Return how far the log likelihood is below that of the mode."""
+        return float(self._losses(position)[0])
+
+    def _losses(self, position: ArrayTree) -> np.ndarray:
+        """Return how far likelihood and prior are below those of the mode."""
+        return (self._at_mode - self._measure(position, position))[:, 0]
+
+    def is_typical(self, path: Sequence[ArrayTree]) -> bool:
+        """Return whether a chain ends where the log density is finite and as in the posterior.
+
+        Parameters
+        ----------
+        path
+            A few positions of the chain, the last one at its end.
+        """
+        losses = self._losses(path[-1])
+        if not np.isfinite(losses).all():
+            return False
+        if losses.sum() <= explained_loss(self.dimension):
+            return True
+        if losses[0] > explained_loss(self.dimension):
+            return False
+        centre = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *path)
+        virial = -np.mean([self._measure(x, centre)[:, 1].sum() for x in path])
+        return bool(virial <= 3 * self.dimension + 30)
+
+    def describe_prediction(self, position: ArrayTree) -> Message | None:
+        """Return a warning if the data are less likely than the parameters explain."""
+        loss, half = self.likelihood_loss(position), self.dimension / 2
+        if loss <= half + 5 * half**0.5 + 10:
+            return None
+        text = (
+            f"A typical draw predicts the training data much worse than the mode: its log "
+            f"likelihood is {loss:.3g} lower, {loss / self.data_size:.2g} per row, where "
+            f"{self.dimension} parameters explain at most about {half:.3g}. Either the prior "
+            "outweighs the data, or the chain is lost. Compare predictions of the draws with those "
+            "of the mode on held-out rows before you use them; a narrower prior may help."
+        )
+        return Message(text, HealthWarning)
+
+    def lost(self, position: ArrayTree, step_size: float) -> FloatingPointError:
+        """Return the error of a chain that leaves the posterior at all step sizes tried."""
+        return FloatingPointError(
+            "The chain that starts at the mode does not stay in the typical set: its log density "
+            f"ends {self.below_mode(position):.3g} below that of the mode, where {self.dimension} "
+            f"parameters explain about {self.dimension / 2:.3g}, even at step size "
+            f"{step_size:.3g}. Check the data for extreme values, the prior for extreme widths, or "
+            "start from a better mode (`num_steps`, `optimizer`). For a network use "
+            "`coordinates='prior'`, which do not assume that the curvature at the mode holds "
+            "elsewhere."
+        )
+
+
+def describe_shorter(wanted: float, used: float) -> Message:
+    """Return the warning of a chain that needs shorter steps than curvature and noise allow."""
+    text = (
+        f"Steps of {wanted:.3g}, which suit the curvature where it was measured, take a chain out "
+        f"of the posterior, so the step size is {used:.3g}. The curvature changes from place to "
+        "place: `coordinates='prior'` measures it along the way."
+    )
+    return Message(text, HealthWarning)
