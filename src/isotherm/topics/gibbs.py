@@ -36,6 +36,8 @@ from isotherm.topics.dirichlet_priors import (
 from isotherm.topics.expected_counts import doc_topic_counts, sweep_collapsed
 from isotherm.topics.state import StateDict
 
+PRIOR_INTERVAL, FIRST_SWEEPS = 5, 20
+"""Learned priors are drawn after each of the first sweeps, and then in this interval of sweeps."""
 _CHUNK = 2**22
 """Tokens between two updates of the progress bar."""
 
@@ -58,8 +60,10 @@ class GibbsLDA:
         have certain words.
     learn_alpha, learn_beta
         Whether to draw $\alpha$ (`"asymmetric"`: one per topic, `"symmetric"`: one for all, or
-        `None`) and $\beta$ from their conditionals after every sweep, under a gamma hyperprior
-        (`isotherm.topics.dirichlet_priors`); `alpha` and `beta` are then the first values.
+        `None`) and $\beta$ from their conditionals under a gamma hyperprior
+        (`isotherm.topics.dirichlet_priors`), after each of the first `FIRST_SWEEPS` sweeps and then
+        after every `PRIOR_INTERVAL`-th, which costs a twentieth of the time of the sweeps; `alpha`
+        and `beta` are then the first values.
     seed
         Seed of all random numbers. The same seed gives the same chain on any machine.
 
@@ -150,15 +154,18 @@ class GibbsLDA:
                 counter_rng.streams(key, index, numbers),
             )
             self.num_sweeps += 1
-            self._draw_priors()
+            if self.num_sweeps <= FIRST_SWEEPS or self.num_sweeps % PRIOR_INTERVAL == 0:
+                self._draw_priors()
 
     def _draw_priors(self) -> None:
         if self.learn_alpha is None and not self.learn_beta:
             return
         rng = counter_rng.generator(self.seed, "rates", self.num_sweeps)
         if self.learn_alpha is not None:
-            alpha, n = self.alpha.astype(np.float64), self._doc_topics()
-            drawn = draw_document_prior(rng, n, alpha, self.learn_alpha)
+            alpha = self.alpha.astype(np.float64)
+            drawn = draw_document_prior(
+                rng, self._starts, self.assignments, alpha, self.learn_alpha
+            )
             self.alpha = layout.as_alpha(drawn, self.num_topics)
         if self.learn_beta:
             counts = self._word_topics[self._word_topics > 0].astype(np.int64)

@@ -215,3 +215,31 @@ def distinct_words(indices, num_words):
         word_rows[i] = index[indices[i]]
         words[word_rows[i]] = indices[i]
     return words, word_rows
+
+
+@njit(cache=True, nogil=True)
+def documents_with_at_least(token_starts, assignments, num_topics):
+    """Count the documents with at least `i` tokens of a topic, for `i` = 1, 2, … up to the largest.
+
+    Returns the counts of all topics one after the other, and where those of each topic start.
+    Tokens without a topic (-1) are not counted.
+    """
+    n, most = np.zeros(num_topics, np.int64), np.zeros(num_topics, np.int64)
+    starts = np.zeros(num_topics + 1, np.int64)
+    at_least = np.zeros(0, np.int64)
+    for counting in range(2):
+        for j in range(len(token_starts) - 1):
+            for t in range(token_starts[j], token_starts[j + 1]):
+                k = assignments[t]
+                if k >= 0:
+                    if counting:
+                        at_least[starts[k] + n[k]] += 1
+                    n[k] += 1
+                    most[k] = max(most[k], n[k])
+            for t in range(token_starts[j], token_starts[j + 1]):
+                if assignments[t] >= 0:
+                    n[assignments[t]] = 0
+        if not counting:
+            starts[1:] = np.cumsum(most)
+            at_least = np.zeros(starts[-1], np.int64)
+    return at_least, starts
