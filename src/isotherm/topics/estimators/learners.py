@@ -19,7 +19,7 @@ from isotherm.schedules import polynomial
 from isotherm.topics import counter_rng
 from isotherm.topics.bcdf import BCDFLDA, draw_topics
 from isotherm.topics.corpus import Corpus
-from isotherm.topics.gibbs import GibbsLDA
+from isotherm.topics.gibbs import GibbsLDA, sweep_chains
 from isotherm.topics.lda import LDAChain
 from isotherm.topics.scir import SCIR
 from isotherm.topics.tlasgr import TLASGR
@@ -159,11 +159,12 @@ def best_starts(
         Number of chains to return.
     """
     best: list[tuple[float, GibbsLDA]] = []
-    for i in range(max(NUM_STARTS, num_chains)):
-        start = build(i)
-        start.sweep(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS)))
-        best.append((start.log_joint(), start))
-        best = sorted(best, key=lambda pair: -pair[0])[:num_chains]
+    for i in range(0, max(NUM_STARTS, num_chains), 2):
+        pair = [build(i), build(i + 1)]
+        for _ in range(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS))):
+            sweep_chains(pair)
+        best += [(start.log_joint(), start) for start in pair]
+        best = sorted(best, key=lambda scored: -scored[0])[:num_chains]
     return [start for _, start in best]
 
 
@@ -265,9 +266,9 @@ class GibbsLDALearner(LDALearner):
             lambda i: self.plan.build_gibbs(corpus, i), per_chain, len(self.chains)
         )
         self.num_documents = len(corpus)
-        for chain, sweeps in zip(chains, self.chains, strict=True):
-            for i in range(1, per_chain + 1):
-                chain.sweep()
+        for i in range(1, per_chain + 1):
+            sweep_chains(chains)
+            for chain, sweeps in zip(chains, self.chains, strict=True):
                 if i in kept:
                     sweeps.append((chain.counts(), np.array(chain.alpha), float(chain.beta)))
                 report()
