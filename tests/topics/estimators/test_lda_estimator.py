@@ -14,6 +14,7 @@ import isotherm
 from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
+from isotherm.topics.perplexity import CompletionScore
 from marks import slow
 
 QUICK = ("scir", "msgnht")
@@ -56,7 +57,8 @@ def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
     lda = BayesianLDA(3, sampler=sampler, batch_size=20, max_iter=20, random_state=0, **settings)
     lda.fit(counts)
     assert blocks(lda.components_).mean() > 0.7
-    assert list(lda.draws_) == ["topics"] and lda.draws_["topics"].shape == (1, 20, 3, 18)
+    chains = 2 if sampler == "auto" else 1
+    assert list(lda.draws_) == ["topics"] and lda.draws_["topics"].shape == (chains, 20, 3, 18)
     np.testing.assert_allclose(lda.draws_["topics"].sum(3), 1, rtol=1e-4)
     stream = clone(lda)
     for i in range(0, 200, 40):
@@ -75,6 +77,40 @@ def test_default_finds_the_topics_of_documents():
     assert lda.perplexity(counts) < 12 < BayesianLDA(1).fit(counts).perplexity(counts)
     lengths = lda.transform(counts, normalize=False).sum(1)
     np.testing.assert_allclose(lengths, 40 + lda.doc_topic_prior_.sum(), rtol=1e-5)
+
+
+def test_predictions_are_averaged_over_chains_and_topics_are_those_of_the_best():
+    counts, _ = simulated()
+    settings = {"max_iter": 3, "num_draws": 5, "random_state": 0}
+    lda = BayesianLDA(3, num_chains=3, **settings).fit(counts)
+    draws = lda.draws_["topics"]
+    assert draws.shape == (3, 5, 3, 18)
+    np.testing.assert_allclose(lda.components_, draws[0].mean(0), atol=0.02)
+    split = completion(as_corpus(counts), seed=0)
+    found = lda.perplexity(observed=split.observed, scored=split.scored)
+    score = CompletionScore(split, 0.1)
+    for topics, alpha in lda._learner.conditional_means():
+        score.add(topics, alpha=alpha)
+    assert found == score.result().value and score.num_draws == 15
+    one = BayesianLDA(3, num_chains=1, **settings).fit(counts)
+    assert one.draws_["topics"].shape == (1, 5, 3, 18)
+    # The sweeps are divided among the chains.
+    long = BayesianLDA(3, num_chains=1, **settings | {"max_iter": 1}).fit(counts)
+    first = long._learner.chains[0][0][0]
+    assert any(np.array_equal(first, chain[0][0]) for chain in lda._learner.chains)
+
+
+@pytest.mark.slow
+def test_two_chains_predict_better_than_one_with_as_many_sweeps():
+    rng = np.random.default_rng(0)
+    topics, theta = rng.dirichlet(np.full(150, 0.1), 30), rng.dirichlet(np.full(30, 0.1), 500)
+    counts = np.array([rng.multinomial(30, x @ topics) for x in theta])
+    settings = {"num_draws": 20, "random_state": 0}
+    one, two = (
+        BayesianLDA(30, num_chains=n, **settings).fit(counts[:300]).perplexity(counts[300:])
+        for n in (1, 2)
+    )
+    assert two < one
 
 
 def test_gibbs_sampling_continues_as_a_filter():
