@@ -13,6 +13,7 @@ sweeps. Ours is also scored with one matrix of topics, `components_`. A full run
 
 import argparse
 import itertools
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -149,15 +150,19 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="ICML, one seed; write nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the result file")
+    options = parser.parse_args()
+    quick = options.quick
     jobs = [("ICML", seed) for seed in range(1 if quick else 2)]
-    others = ("Wikipedia, 2000", "docstrings, 5000")
+    others = ("docstrings, 5000", "Wikipedia, 2000")
     jobs += [] if quick else [(corpus, seed) for corpus in others for seed in range(2)]
+    rows = json.loads(RESULT.read_text())["rows"] if options.resume else []
+    known = {(row["corpus"], row["name"], row["seed"]) for row in rows}
     document = {"machine": machine(PACKAGES)}
-    rows = []
     for corpus, seed in jobs:
-        train, split = documents(corpus, seed)
-        for name in CONTESTANTS:
+        left = [name for name in CONTESTANTS if (corpus, name, seed) not in known]
+        train, split = documents(corpus, seed) if left else (None, None)
+        for name in left:
             rows.append(alone(measure, name, corpus, seed, train, split))
             print(rows[-1], flush=True)
             document |= {"summary": summary(rows), "rows": rows}

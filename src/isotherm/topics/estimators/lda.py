@@ -105,7 +105,8 @@ class BayesianLDA(TopicEstimator):
         Number of draws to keep, of each chain.
     num_chains
         Number of chains of Gibbs sampling. Predictions (`perplexity`, `score`) are averaged over
-        all of them, which is better than one chain with as many sweeps as all together. Topics of
+        all of them, which is better than one chain with as many sweeps as all together; a chain
+        that is far less probable than the best, since topics are merged, is left out. Topics of
         different chains do not correspond, so everything about topics (`components_`, `transform`,
         `top_words`, `topic_table`, …) is from the chain whose last state is the most probable.
     sweeps, burn_in
