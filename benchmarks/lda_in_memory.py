@@ -42,7 +42,9 @@ def ours(train, split, num_topics: int, seed: int, **settings) -> dict:
     value = model.perplexity(observed=split.observed, scored=split.scored)
     alpha, beta = model.doc_topic_prior_, model.topic_word_prior_
     point = perplexity(model.components_, split, alpha).value
-    return result(value, seconds, alpha, beta) | {"one_matrix": point}
+    chains = getattr(model._learner, "num_predicting", 1)
+    more = {"one_matrix": point, "predicting_chains": chains}
+    return result(value, seconds, alpha, beta) | more
 
 
 def tomotopy(
