@@ -6,6 +6,7 @@ from gibbs_laws import FALSE_ALARM, two_sample_p_value
 from scipy.special import gammaln
 
 from isotherm.topics import dirichlet_priors as priors
+from isotherm.topics import kernels
 from isotherm.topics.bcdf import BCDFLDA
 from isotherm.topics.corpus import as_corpus
 from isotherm.topics.gibbs import GibbsLDA
@@ -15,6 +16,12 @@ ALPHA = np.array([0.05, 0.3, 1.2])
 
 def doc_topics(rng, alpha=ALPHA, documents=4000, length=50):
     return rng.multinomial(length, rng.dirichlet(alpha, documents))
+
+
+def tokens(n):
+    """Tokens with the given counts of topics, (documents, topics)."""
+    starts = np.concatenate([[0], np.cumsum(n.sum(1))])
+    return starts, np.repeat(np.tile(np.arange(n.shape[1]), len(n)), n.ravel()).astype(np.int32)
 
 
 def log_posterior(n, alpha):
@@ -70,10 +77,14 @@ def geweke_p_value(shape, draw, seed=0, chains=4000, rounds=6):
     return two_sample_p_value(observables(alphas), observables(prior(100_000)))
 
 
+def draw_through_tokens(rng, n, alpha, shape):
+    return priors.draw_document_prior(rng, *tokens(n), alpha, shape)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["asymmetric", "symmetric"])
 def test_draws_of_alpha_leave_the_joint_law_invariant(shape):
-    assert geweke_p_value(shape, priors.draw_document_prior) > FALSE_ALARM
+    assert geweke_p_value(shape, draw_through_tokens) > FALSE_ALARM
 
 
 def draw_through_words(rng, n, alpha, shape):
@@ -90,7 +101,8 @@ def test_draws_of_beta_leave_the_joint_law_invariant():
 
 def without_rate(rng, n, alpha, shape):
     """A mutant: the beta variables are left out."""
-    tables = priors.draw_table_sums(rng, n, alpha)
+    found = kernels.documents_with_at_least(*tokens(n), len(alpha))
+    tables = priors.draw_table_sums(rng, *found, alpha)
     return rng.gamma(priors.HYPER_SHAPE + tables) / (priors.HYPER_RATE + len(n))
 
 
@@ -99,9 +111,17 @@ def test_a_mutant_is_rejected():
     assert geweke_p_value("asymmetric", without_rate) < FALSE_ALARM
 
 
+def test_documents_with_at_least_some_tokens_are_counted():
+    starts, z = np.array([0, 4, 4, 7, 9]), np.array([2, 0, 2, 2, 2, 0, -1, 2, 0], np.int32)
+    at_least, begins = kernels.documents_with_at_least(starts, z, 4)
+    assert begins.tolist() == [0, 1, 1, 4, 4]  # topics 1 and 3 have no tokens
+    assert at_least.tolist() == [3, 3, 1, 1]
+
+
 def test_table_sums_have_the_expected_mean():
     rng, n, r = np.random.default_rng(0), np.array([[7, 0], [3, 2]]), np.array([0.4, 1.5])
-    draws = np.array([priors.draw_table_sums(rng, n, r) for _ in range(4000)])
+    found = kernels.documents_with_at_least(*tokens(n), 2)
+    draws = np.array([priors.draw_table_sums(rng, *found, r) for _ in range(4000)])
     z = (draws.mean(0) - priors.expected_tables(n, r)) / (draws.std(0) / 4000**0.5)
     assert np.abs(z).max() < 4.5
     assert draws[:, 0].max() <= 10 and draws.min() >= 1

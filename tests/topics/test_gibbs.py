@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
+from isotherm.topics import expected_counts
 from isotherm.topics.corpus import as_corpus
-from isotherm.topics.gibbs import GibbsLDA
+from isotherm.topics.gibbs import PRIOR_INTERVAL, GibbsLDA, sweep_chains
 
 
 def simulated(seed=0, documents=200, length=60):
@@ -40,6 +41,42 @@ def test_resumes_bit_for_bit_and_depends_on_the_seed():
     assert not np.array_equal(other.assignments, whole.assignments)
     with pytest.raises(ValueError, match="another corpus or number of topics"):
         GibbsLDA(corpus, 2).load_state_dict(half.state_dict())
+
+
+@pytest.mark.parametrize("num_topics", [3, 40])
+@pytest.mark.parametrize("learned", [True, False])
+def test_chains_swept_together_are_those_swept_alone(num_topics, learned, monkeypatch):
+    _, corpus = simulated(documents=40)
+    settings: dict = {"learn_alpha": "asymmetric", "learn_beta": True}
+    if not learned:  # pseudo-counts need another type of totals
+        counts = np.random.default_rng(0).random((num_topics, corpus.num_words))
+        settings = {"prior_counts": counts, "alpha": 0.3}
+    alone, together = (
+        [GibbsLDA(corpus, num_topics, seed=s, **settings) for s in range(3)] for _ in range(2)
+    )
+    alone[1].sweep(2)  # chains may have made different numbers of sweeps
+    together[1].sweep(2)
+    monkeypatch.setattr(expected_counts, "MAX_CALL_SECONDS", 1e-4)
+    for _ in range(5):
+        sweep_chains(together)
+    for a, b in zip(alone, together, strict=True):
+        a.sweep(5)
+        np.testing.assert_array_equal(a.assignments, b.assignments)
+        np.testing.assert_array_equal(a.counts(), b.counts())
+        np.testing.assert_array_equal(a.alpha, b.alpha)
+        assert a.num_sweeps == b.num_sweeps and a.beta == b.beta and a.log_joint() == b.log_joint()
+    assert not np.array_equal(alone[0].assignments, alone[2].assignments)
+
+
+def test_priors_are_drawn_at_intervals_after_the_first_sweeps():
+    _, corpus = simulated(documents=20)
+    chain = GibbsLDA(corpus, 3, learn_alpha="asymmetric", learn_beta=True)
+    chain.sweep(20)
+    values = []
+    for _ in range(3 * PRIOR_INTERVAL):
+        chain.sweep()
+        values.append((float(chain.alpha.sum()), chain.beta))
+    assert len(set(values)) == 4  # those of the start, and three draws
 
 
 def test_estimates_and_log_joint_agree_with_the_assignments():

@@ -48,7 +48,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import digamma
 
-from isotherm.topics import layout
+from isotherm.topics import kernels, layout
 
 Shape = Literal["asymmetric", "symmetric"]
 HYPER_SHAPE, HYPER_RATE = 1.0, 1.0
@@ -151,25 +151,30 @@ def word_sums(
 
 
 def draw_document_prior(
-    rng: np.random.Generator, doc_topics: np.ndarray, alpha: np.ndarray, shape: Shape
+    rng: np.random.Generator,
+    token_starts: np.ndarray,
+    assignments: np.ndarray,
+    alpha: np.ndarray,
+    shape: Shape,
 ) -> np.ndarray:
-    r"""Draw $\alpha$ given the tokens of all documents, (topics,).
+    r"""Draw $\alpha$ given the topics of all tokens, (topics,).
 
     Parameters
     ----------
     rng
         Random generator.
-    doc_topics, alpha, shape
+    token_starts, assignments
+        Index of each document's first token, then the number of tokens; the topic of every token.
+    alpha, shape
         As in `document_sums`.
     """
-    lengths, size = doc_topics.sum(1), len(alpha)
+    lengths, size = np.diff(token_starts), len(alpha)
     rate = -draw_log_beta(rng, float(alpha.sum()), lengths[lengths > 0]).sum()
+    found = kernels.documents_with_at_least(token_starts, assignments, size)
+    tables = draw_table_sums(rng, *found, alpha)
     if shape == "symmetric":
-        tables = draw_table_sums(rng, doc_topics.reshape(-1, 1), alpha[:1])
-        drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + size * rate)
-    else:
-        tables = draw_table_sums(rng, doc_topics, alpha)
-        drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + rate)
+        tables, rate = tables.sum(), size * rate
+    drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + rate)
     return np.broadcast_to(np.maximum(drawn, SMALLEST), (size,))
 
 
@@ -198,7 +203,8 @@ def draw_word_prior(
     num_words
         $V$.
     """
-    tables = draw_table_sums(rng, counts[:, None], np.array([beta]))
+    at_least = len(counts) - np.cumsum(np.bincount(counts))[:-1]
+    tables = draw_table_sums(rng, at_least, np.array([0, len(at_least)]), np.array([beta])).sum()
     rate = -draw_log_beta(rng, num_words * beta, totals[totals > 0]).sum()
     drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + num_words * rate)
     return float(np.maximum(drawn, SMALLEST).item())
@@ -220,15 +226,25 @@ def expected_tables(counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
     return np.bincount(topic, means, counts.shape[-1])
 
 
-def draw_table_sums(rng: np.random.Generator, counts: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """Draw the number of tables of each column, summed over rows, (columns,).
+def draw_table_sums(
+    rng: np.random.Generator, at_least: np.ndarray, starts: np.ndarray, rates: np.ndarray
+) -> np.ndarray:
+    """Draw the number of tables of each topic, summed over documents, (topics,).
 
     The $i$-th token opens a table with probability $r/(r + i - 1)$, independently, so tables are
-    binomial variables over the rows with at least $i$ tokens. Memory does not depend on the number
-    of tokens.
+    binomial variables over the documents with at least $i$ tokens.
+
+    Parameters
+    ----------
+    rng
+        Random generator.
+    at_least, starts
+        As returned by `isotherm.topics.kernels.documents_with_at_least`.
+    rates
+        $r$, (topics,).
     """
-    drawn = np.zeros(len(rates))
-    for k, r in enumerate(rates):
-        more = len(counts) - np.cumsum(np.bincount(counts[:, k]))[:-1]
-        drawn[k] = rng.binomial(more, r / (r + np.arange(len(more)))).sum()
-    return drawn
+    sizes = np.diff(starts)
+    r = np.repeat(rates.astype(np.float64), sizes)
+    before = np.arange(len(at_least)) - np.repeat(starts[:-1], sizes)
+    drawn = rng.binomial(at_least, r / (r + before))
+    return np.diff(np.concatenate([[0], np.cumsum(drawn)])[starts])

@@ -16,7 +16,7 @@ For given topics $\phi$ (word-major, `isotherm.topics.layout`) and documents $S$
 The number of threads does not change the results. Threads are started only if there is enough work.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Lock
@@ -323,6 +323,40 @@ def sweep_collapsed(
             np.float32(beta),
             streams[None, first:last],
             1,
+        )
+
+
+def sweep_two_collapsed(
+    tokens: np.ndarray,
+    token_starts: np.ndarray,
+    assignments: Sequence[np.ndarray],
+    word_topics: Sequence[np.ndarray],
+    totals: Sequence[np.ndarray],
+    alphas: Sequence[np.ndarray],
+    betas: Sequence[float],
+    streams: Sequence[np.ndarray],
+) -> None:
+    r"""Run a fully collapsed sweep of two chains over the same corpus, as `sweep_collapsed` would.
+
+    Parameters
+    ----------
+    tokens, token_starts
+        As in `sweep_collapsed`.
+    assignments, word_topics, totals, alphas, betas, streams
+        As in `sweep_collapsed`, pairs.
+    """
+    priors = tuple(layout.padded(alpha) for alpha in alphas)
+    seconds = token_seconds(len(tokens), 2, len(priors[0]))
+    for first, last in document_runs(token_starts, seconds):
+        kernels.sweep_two_collapsed(
+            tokens,
+            token_starts[first : last + 1],
+            tuple(assignments),
+            tuple(word_topics),
+            tuple(totals),
+            priors,
+            tuple(np.float32(beta) for beta in betas),
+            tuple(x[first:last] for x in streams),
         )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numba import njit
 
 from isotherm.topics.counter_rng import increment, uniform24
-from isotherm.topics.simd_categorical import draw_index
+from isotherm.topics.simd_categorical import draw_index, draw_two
 
 _ONE = np.float32(1)
 
@@ -118,7 +118,18 @@ def sweep_documents(
                     doc_topics[j, k] += n[k]
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="numpy")
+def begin_document(begin, end, assignments, totals, alpha, mass, n, weights):
+    """Count the tokens of each topic in a document, and compute the weights of topics."""
+    n[:] = 0
+    for t in range(begin, end):
+        if assignments[t] >= 0:
+            n[assignments[t]] += _ONE
+    for k in range(len(n)):
+        weights[k] = (alpha[k] + n[k]) / (np.float32(totals[k]) + mass)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def sweep_collapsed(
     words, token_starts, assignments, word_topics, totals, alpha, beta, streams, num_sweeps
 ):
@@ -134,12 +145,7 @@ def sweep_collapsed(
     for sweep in range(num_sweeps):
         for j in range(len(token_starts) - 1):
             begin, end = token_starts[j], token_starts[j + 1]
-            n[:] = 0
-            for t in range(begin, end):
-                if assignments[t] >= 0:
-                    n[assignments[t]] += _ONE
-            for k in range(num_topics):
-                weights[k] = (alpha[k] + n[k]) / (np.float32(totals[k]) + mass)
+            begin_document(begin, end, assignments, totals, alpha, mass, n, weights)
             state, gamma = streams[sweep, j], increment(streams[sweep, j])
             for t in range(begin, end):
                 w, k = words[t], assignments[t]
@@ -155,6 +161,60 @@ def sweep_collapsed(
                 totals[k] += 1
                 n[k] += _ONE
                 weights[k] = (alpha[k] + n[k]) / (np.float32(totals[k]) + mass)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep_two_collapsed(
+    words, token_starts, assignments, word_topics, totals, alpha, beta, streams
+):
+    r"""Run one fully collapsed sweep of each of two chains over the same corpus, in place.
+
+    Does what two calls of `sweep_collapsed` do, token by token in turn, in about half the time.
+    Arguments from `assignments` on are pairs; `streams` has the starts of the documents' streams.
+    """
+    # Without functions and pairs inside the loop, which would cost a third of the time.
+    z0, z1 = assignments
+    counts0, counts1 = word_topics
+    totals0, totals1 = totals
+    alpha0, alpha1 = alpha
+    beta0, beta1 = beta
+    starts0, starts1 = streams
+    num_words, num_topics = counts0.shape
+    n0, n1 = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
+    weights0, weights1 = np.empty(num_topics, np.float32), np.empty(num_topics, np.float32)
+    mass0, mass1 = np.float32(num_words * beta0), np.float32(num_words * beta1)
+    for j in range(len(token_starts) - 1):
+        begin, end = token_starts[j], token_starts[j + 1]
+        begin_document(begin, end, z0, totals0, alpha0, mass0, n0, weights0)
+        begin_document(begin, end, z1, totals1, alpha1, mass1, n1, weights1)
+        state0, gamma0 = starts0[j], increment(starts0[j])
+        state1, gamma1 = starts1[j], increment(starts1[j])
+        for t in range(begin, end):
+            w, k, m = words[t], z0[t], z1[t]
+            if k >= 0:
+                counts0[w, k] -= _ONE
+                totals0[k] -= 1
+                n0[k] -= _ONE
+                weights0[k] = (alpha0[k] + n0[k]) / (np.float32(totals0[k]) + mass0)
+            if m >= 0:
+                counts1[w, m] -= _ONE
+                totals1[m] -= 1
+                n1[m] -= _ONE
+                weights1[m] = (alpha1[m] + n1[m]) / (np.float32(totals1[m]) + mass1)
+            state0 += gamma0
+            state1 += gamma1
+            u0, u1 = uniform24(state0), uniform24(state1)
+            k, m = draw_two(weights0, weights1, counts0, counts1, w, beta0, beta1, u0, u1)
+            z0[t] = k
+            counts0[w, k] += _ONE
+            totals0[k] += 1
+            n0[k] += _ONE
+            weights0[k] = (alpha0[k] + n0[k]) / (np.float32(totals0[k]) + mass0)
+            z1[t] = m
+            counts1[w, m] += _ONE
+            totals1[m] += 1
+            n1[m] += _ONE
+            weights1[m] = (alpha1[m] + n1[m]) / (np.float32(totals1[m]) + mass1)
 
 
 @njit(cache=True, nogil=True)
@@ -215,3 +275,31 @@ def distinct_words(indices, num_words):
         word_rows[i] = index[indices[i]]
         words[word_rows[i]] = indices[i]
     return words, word_rows
+
+
+@njit(cache=True, nogil=True)
+def documents_with_at_least(token_starts, assignments, num_topics):
+    """Count the documents with at least `i` tokens of a topic, for `i` = 1, 2, … up to the largest.
+
+    Returns the counts of all topics one after the other, and where those of each topic start.
+    Tokens without a topic (-1) are not counted.
+    """
+    n, most = np.zeros(num_topics, np.int64), np.zeros(num_topics, np.int64)
+    starts = np.zeros(num_topics + 1, np.int64)
+    at_least = np.zeros(0, np.int64)
+    for counting in range(2):
+        for j in range(len(token_starts) - 1):
+            for t in range(token_starts[j], token_starts[j + 1]):
+                k = assignments[t]
+                if k >= 0:
+                    if counting:
+                        at_least[starts[k] + n[k]] += 1
+                    n[k] += 1
+                    most[k] = max(most[k], n[k])
+            for t in range(token_starts[j], token_starts[j + 1]):
+                if assignments[t] >= 0:
+                    n[assignments[t]] = 0
+        if not counting:
+            starts[1:] = np.cumsum(most)
+            at_least = np.zeros(starts[-1], np.int64)
+    return at_least, starts

@@ -12,8 +12,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isotherm
 from isotherm.topics.corpus import as_corpus, completion
+from isotherm.topics.estimators import learners
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
+from isotherm.topics.perplexity import CompletionScore
 from marks import slow
 
 QUICK = ("scir", "msgnht")
@@ -56,7 +58,8 @@ def test_every_sampler_learns_in_memory_and_from_a_stream(sampler):
     lda = BayesianLDA(3, sampler=sampler, batch_size=20, max_iter=20, random_state=0, **settings)
     lda.fit(counts)
     assert blocks(lda.components_).mean() > 0.7
-    assert list(lda.draws_) == ["topics"] and lda.draws_["topics"].shape == (1, 20, 3, 18)
+    chains = 2 if sampler == "auto" else 1
+    assert list(lda.draws_) == ["topics"] and lda.draws_["topics"].shape == (chains, 20, 3, 18)
     np.testing.assert_allclose(lda.draws_["topics"].sum(3), 1, rtol=1e-4)
     stream = clone(lda)
     for i in range(0, 200, 40):
@@ -75,6 +78,57 @@ def test_default_finds_the_topics_of_documents():
     assert lda.perplexity(counts) < 12 < BayesianLDA(1).fit(counts).perplexity(counts)
     lengths = lda.transform(counts, normalize=False).sum(1)
     np.testing.assert_allclose(lengths, 40 + lda.doc_topic_prior_.sum(), rtol=1e-5)
+
+
+def test_predictions_are_averaged_over_chains_and_topics_are_those_of_the_best():
+    counts, _ = simulated()
+    settings = {"max_iter": 3, "num_draws": 5, "random_state": 0}
+    lda = BayesianLDA(3, num_chains=3, **settings).fit(counts)
+    lda._learner.num_predicting = 3
+    draws = lda.draws_["topics"]
+    assert draws.shape == (3, 5, 3, 18)
+    np.testing.assert_allclose(lda.components_, draws[0].mean(0), atol=0.02)
+    split = completion(as_corpus(counts), seed=0)
+    found = lda.perplexity(observed=split.observed, scored=split.scored)
+    assert lda._score(None, split.observed, split.scored).num_draws == 15
+    score = CompletionScore(split, 0.1)
+    for chain in draws:
+        for topics in chain:
+            score.add(topics, alpha=lda.doc_topic_prior_)
+    assert found == pytest.approx(score.result().value, rel=0.02)
+    one = BayesianLDA(3, num_chains=1, **settings).fit(counts)
+    assert one.draws_["topics"].shape == (1, 5, 3, 18)
+    # The sweeps are divided among the chains.
+    long = BayesianLDA(3, num_chains=1, **settings | {"max_iter": 1}).fit(counts)
+    first = long._learner.chains[0][0][0]
+    assert any(np.array_equal(first, chain[0][0]) for chain in lda._learner.chains)
+
+
+def test_a_chain_with_merged_topics_does_not_predict(monkeypatch):
+    rng = np.random.default_rng(0)
+    topics = np.kron(np.eye(3), np.ones((1, 6))) / 6
+    counts = rng.multinomial(40, rng.dirichlet(np.full(3, 0.2), 120) @ topics)
+    settings = {"max_iter": 2, "num_chains": 4, "random_state": 0}
+    good = BayesianLDA(3, **settings).fit(counts)
+    assert good._learner.num_predicting < 4
+    monkeypatch.setattr(learners, "WORSE_CHAIN", np.inf)
+    all_chains = BayesianLDA(3, **settings).fit(counts)
+    assert all_chains._learner.num_predicting == 4
+    np.testing.assert_array_equal(good.components_, all_chains.components_)
+    assert good.perplexity(counts) < 0.98 * all_chains.perplexity(counts)
+
+
+@pytest.mark.slow
+def test_two_chains_predict_better_than_one_with_as_many_sweeps():
+    rng = np.random.default_rng(0)
+    topics, theta = rng.dirichlet(np.full(150, 0.1), 30), rng.dirichlet(np.full(30, 0.1), 500)
+    counts = np.array([rng.multinomial(30, x @ topics) for x in theta])
+    settings = {"num_draws": 20, "random_state": 0}
+    one, two = (
+        BayesianLDA(30, num_chains=n, **settings).fit(counts[:300]).perplexity(counts[300:])
+        for n in (1, 2)
+    )
+    assert two < one
 
 
 def test_gibbs_sampling_continues_as_a_filter():
@@ -103,8 +157,11 @@ def test_priors_are_learned_by_default_or_kept_as_given(sampler):
     if sampler == "gibbs":
         assert 0.5 < learned.doc_topic_prior_.max() < 2
         assert learned.doc_topic_prior_.max() > 2.5 * learned.doc_topic_prior_.min()
-    one = BayesianLDA(3, doc_topic_prior="learned-symmetric", **settings).fit(counts)
-    assert np.ptp(one.doc_topic_prior_) == 0 and abs(one.doc_topic_prior_[0] - 0.1) > 0.01
+    equal = rng.multinomial(
+        40, rng.dirichlet(np.full(3, 0.6), 300) @ (topics / topics.sum(1, keepdims=True))
+    )
+    one = BayesianLDA(3, doc_topic_prior="learned-symmetric", **settings).fit(equal)
+    assert np.ptp(one.doc_topic_prior_) == 0 and 0.2 < one.doc_topic_prior_[0] < 1.2
     default = BayesianLDA(3, **settings).fit(counts)
     assert np.allclose(default.doc_topic_prior_, 0.1) == (sampler == "filter")
     assert (default.topic_word_prior_ == 0.05) == (sampler == "filter")

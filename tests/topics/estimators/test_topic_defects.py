@@ -98,6 +98,7 @@ def test_prequential_perplexity_is_of_documents_not_yet_learned():
     [
         (BayesianLDA(2, step_size=0.1, **FAST), "step_size"),
         (BayesianLDA(2, sampler="filter", step_size=0.1, **FAST), "step_size"),
+        (BayesianLDA(2, sampler="filter", num_chains=3, **FAST), "num_chains"),
         (BayesianLDA(2, sampler=isotherm.sgld(None, 1e-3), step_size=0.1, **FAST), "step_size"),
         (BayesianDPFA((2,), step_size=0.1, **FAST), "step_size"),
         (BayesianDPFA((2,), inference="gibbs", sampler="sgrld", **FAST), "sampler"),

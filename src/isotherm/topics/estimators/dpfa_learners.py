@@ -20,7 +20,7 @@ from isotherm.topics.dpfa.initialization import Start, learn_start
 from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
 from isotherm.topics.dpfa.perplexity import predict_batch
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.estimators.learners import Learner, best_start, kept_sweeps, named_sampler
+from isotherm.topics.estimators.learners import Learner, best_starts, kept_sweeps, named_sampler
 from isotherm.topics.gibbs import GibbsLDA
 from isotherm.topics.perplexity import prequential_perplexity
 from isotherm.topics.scir import SCIR
@@ -120,7 +120,7 @@ class DPFAPlan(NamedTuple):
             learned = {"learn_alpha": "asymmetric", "learn_beta": self.learn_eta, **settings}
             return GibbsLDA(corpus, size, beta=model.eta, seed=seed + 2**31 * start, **learned)
 
-        lda = best_start(build_lda, num_sweeps)
+        (lda,) = best_starts(build_lda, num_sweeps)
         lda.sweep(min(LDA_SWEEPS, num_sweeps))
         first, length = first_parameters(model, seed), corpus.num_tokens / len(corpus)
         if model.r is None:

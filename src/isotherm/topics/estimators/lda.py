@@ -41,6 +41,7 @@ _COUNTS = {
     "batch_size": 1,
     "max_iter": 1,
     "num_draws": 1,
+    "num_chains": 1,
     "sweeps": 1,
     "burn_in": 0,
 }
@@ -101,10 +102,17 @@ class BayesianLDA(TopicEstimator):
         Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
         number of documents seen.
     num_draws
-        Number of draws to keep.
+        Number of draws to keep, of each chain.
+    num_chains
+        Number of chains of Gibbs sampling. Predictions (`perplexity`, `score`) are averaged over
+        all of them, which is better than one chain with as many sweeps as all together; a chain
+        that is far less probable than the best, since topics are merged, is left out. Topics of
+        different chains do not correspond, so everything about topics (`components_`, `transform`,
+        `top_words`, `topic_table`, …) is from the chain whose last state is the most probable.
     sweeps, burn_in
         Gibbs sweeps per batch, and how many of them are discarded. With Gibbs sampling a fit makes
-        `max_iter * sweeps` sweeps over all documents, and keeps draws from the second half.
+        `max_iter * sweeps` sweeps over all documents, divided among the chains, and keeps draws
+        from the second half.
     fractional
         What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
@@ -120,7 +128,8 @@ class BayesianLDA(TopicEstimator):
     components_
         Posterior mean of the topics, (topics, words); rows sum to 1.
     draws_
-        Posterior draws: `{"topics": (1, draw, topic, word)}`.
+        Posterior draws: `{"topics": (chain, draw, topic, word)}`; the first chain is the one that
+        `components_` is the mean of. Only Gibbs sampling has several.
     doc_topic_prior_, topic_word_prior_
         $\alpha$, (topics,), and $\beta$, as given or learned.
     n_documents_seen_, n_batch_iter_, n_iter_
@@ -152,6 +161,7 @@ class BayesianLDA(TopicEstimator):
         max_iter: int = 10,
         total_samples: float | None = None,
         num_draws: int = 20,
+        num_chains: int = 2,
         sweeps: int = 30,
         burn_in: int = 15,
         fractional: str = "refuse",
@@ -170,6 +180,7 @@ class BayesianLDA(TopicEstimator):
         self.max_iter = max_iter
         self.total_samples = total_samples
         self.num_draws = num_draws
+        self.num_chains = num_chains
         self.sweeps = sweeps
         self.burn_in = burn_in
         self.fractional = fractional
@@ -201,12 +212,13 @@ class BayesianLDA(TopicEstimator):
 
     def _run_gibbs(self, learner: GibbsLDALearner, corpus: Corpus, bar: DocumentBar) -> None:
         # The bar counts `len(corpus)` documents per pass, and a pass is `sweeps` sweeps.
-        done, per_sweep = 0, len(corpus) / self.sweeps
+        done, per_sweep, total = 0, len(corpus) / self.sweeps, self.max_iter * len(corpus)
 
         def report() -> None:
             nonlocal done
             done += 1
-            bar.advance(round(done * per_sweep) - round((done - 1) * per_sweep))
+            before = min(round((done - 1) * per_sweep), total)
+            bar.advance(min(round(done * per_sweep), total) - before)
 
         learner.run(corpus, self.max_iter * self.sweeps, report)
         self.n_documents_seen_, self.n_batch_iter_ = self.max_iter * len(corpus), self.max_iter
@@ -355,6 +367,8 @@ class BayesianLDA(TopicEstimator):
         learner = {"gibbs": GibbsLDALearner, "filter": LDAFilterLearner}.get(
             name or "", LDAChainLearner
         )
+        if name != "gibbs":
+            self._warn_unused("only Gibbs sampling in `fit` has several chains", "num_chains")
         if name in _DOC_PRIORS:
             self._warn_unused(f"sampler {name!r} has no step size", "step_size")
         elif name is None:
@@ -372,7 +386,8 @@ class BayesianLDA(TopicEstimator):
             {"sweeps": self.sweeps, "burn_in": self.burn_in, "seed": self._seed, "alpha": alpha},
             priors,
         )
-        self._set_learner(learner(plan, self.num_draws))
+        several = (self.num_chains,) if learner is GibbsLDALearner else ()
+        self._set_learner(learner(plan, self.num_draws, *several))
 
     def _priors(self, sampler: str | None, num_words: int) -> tuple[np.ndarray, dict[str, Any]]:
         r"""Check the priors; return $\alpha$, and what filters and Gibbs samplers learn."""
