@@ -176,6 +176,21 @@ def test_a_start_that_predicts_much_worse_than_its_position_warns(key, copies):
     isotherm.warm_start(key, grad_fn, fitted / 2, batches, **SETTINGS)  # the mode: silent
 
 
+def test_held_out_rows_are_compared(key):
+    grad_fn, batches, fitted = narrow(1)
+    with (
+        pytest.warns(HealthWarning, match="predicts the training data much worse"),
+        pytest.warns(HealthWarning, match="the 300 held-out rows worse than the mode: by"),
+    ):
+        isotherm.warm_start(
+            key, grad_fn, fitted, batches, held_out=(np.arange(300), fitted[:, 0]), **SETTINGS
+        )
+    rows = (X[:500], Y[:500])  # of the data themselves: the posterior is as good as its mode
+    isotherm.warm_start(
+        key, GRADIENT, jnp.asarray(MEAN, jnp.float32), BATCHES, held_out=rows, num_steps=0
+    )
+
+
 def test_what_is_typical():
     """A normal far from its mode; the spike of a hierarchy; weights that have run away."""
     flat = isotherm.minibatch_gradient(lambda w, b: 0 * b, lambda w: -0.5 * jnp.sum(w**2), 10)

@@ -157,6 +157,31 @@ class TypicalSet:
         )
 
 
+def describe_held_out(
+    target: MinibatchGradient, mode: ArrayTree, positions: Sequence[ArrayTree], held_out: Any
+) -> Message | None:
+    r"""Return a warning if positions, averaged, predict held-out rows worse than the mode.
+
+    The difference per row is $\log\frac1S\sum_s p(y \mid x, \theta_s) - \log p(y \mid x, c)$ with
+    the mode $c$. Its mean must be below zero by three standard errors and a hundredth.
+    """
+    value = jax.jit(target.per_datum)
+    each = np.stack([np.asarray(value(x, held_out), np.float64) for x in positions])
+    highest = each.max(0)
+    averaged = highest + np.log(np.exp(each - highest).mean(0))
+    difference = averaged - np.asarray(value(mode, held_out), np.float64)
+    mean, error = difference.mean(), difference.std() / len(difference) ** 0.5
+    if mean >= -max(3 * error, 0.01):
+        return None
+    text = (
+        f"{len(positions)} positions of the chain, averaged, predict the {len(difference)} "
+        f"held-out rows worse than the mode: by {-mean:.2g} nats per row (standard error "
+        f"{error:.1g}). Either the prior is too wide, or the chain has not reached the posterior: "
+        "try a narrower prior, or more and longer `rounds`, before you use its draws."
+    )
+    return Message(text, HealthWarning)
+
+
 def describe_shorter(wanted: float, used: float) -> Message:
     """Return the warning of a chain that needs shorter steps than curvature and noise allow."""
     text = (
