@@ -155,22 +155,40 @@ def test_a_chain_that_ends_in_nan_is_refused(key):
         isotherm.warm_start(key, valley(np.inf), jnp.full(2, jnp.nan), BATCHES, **SETTINGS)
 
 
-def narrow(n=300, sd=1.0):
-    """Return a prior that moves 300 means, one for each of 300 data, far from where they fit."""
+def narrow(copies, n=300):
+    """Return 300 data far from the prior; the mean of each is a sum of so many numbers."""
     y = 4 * RNG.normal(size=n).astype(np.float32)
-    prior = lambda w: -0.5 * jnp.sum((w / sd) ** 2)  # noqa: E731
     grad_fn = isotherm.minibatch_gradient(
-        lambda w, batch: -0.5 * (batch[1] - w[batch[0]]) ** 2, prior, n
+        lambda w, batch: -0.5 * (batch[1] - w[batch[0]].sum(1)) ** 2,
+        lambda w: -0.5 * copies * jnp.sum(w**2),
+        n,
     )
-    return grad_fn, isotherm.independent_batches((np.arange(n), y), n), y
+    batches = isotherm.independent_batches((np.arange(n), y), n)
+    return grad_fn, batches, jnp.asarray(np.repeat(y[:, None], copies, axis=1) / copies)
 
 
-def test_a_start_that_predicts_much_worse_than_its_position_warns(key):
+@pytest.mark.parametrize("copies", [1, slow(10)])  # ten times as many parameters as data
+def test_a_start_that_predicts_much_worse_than_its_position_warns(key, copies):
     """The data are far from the prior, so that every typical draw predicts badly."""
-    grad_fn, batches, y = narrow()
+    grad_fn, batches, fitted = narrow(copies)
     with pytest.warns(HealthWarning, match="predicts the training data much worse"):
-        isotherm.warm_start(key, grad_fn, jnp.asarray(y), batches, **SETTINGS)
-    isotherm.warm_start(key, grad_fn, jnp.asarray(y / 2), batches, **SETTINGS)  # the mode: silent
+        isotherm.warm_start(key, grad_fn, fitted, batches, **SETTINGS)
+    isotherm.warm_start(key, grad_fn, fitted / 2, batches, **SETTINGS)  # the mode: silent
+
+
+def test_held_out_rows_are_compared(key):
+    grad_fn, batches, fitted = narrow(1)
+    with (
+        pytest.warns(HealthWarning, match="predicts the training data much worse"),
+        pytest.warns(HealthWarning, match="the 300 held-out rows worse than the mode: by"),
+    ):
+        isotherm.warm_start(
+            key, grad_fn, fitted, batches, held_out=(np.arange(300), fitted[:, 0]), **SETTINGS
+        )
+    rows = (X[:500], Y[:500])  # of the data themselves: the posterior is as good as its mode
+    isotherm.warm_start(
+        key, GRADIENT, jnp.asarray(MEAN, jnp.float32), BATCHES, held_out=rows, num_steps=0
+    )
 
 
 def test_what_is_typical():

@@ -108,6 +108,8 @@ class NetworkStart(NamedTuple):
     scales: Scales
     heat: float
     """Heat that a step leaves unbalanced, relative to the temperature."""
+    visited: Sequence[ArrayTree]
+    """Positions of all rounds but the first."""
 
 
 def prior_units(log_prior, position: ArrayTree) -> Diagonal:
@@ -200,6 +202,7 @@ def network_start(
             key_i = random.fold(key, len(later))
             path, longest = walk(key_i, position, space, joined(scales), longest)
             position = path[-1]
+            later = [*later, *path]
             scales.append(measure(random.fold(key_i, 1), space, position, precision))
     all_scales = joined(scales)
     h = _step_size(all_scales, density.dimension, largest_heat)
@@ -210,7 +213,7 @@ def network_start(
     if message is not None:
         warn_user(message)
     heat = unbalanced_heat(all_scales.strengths, h, all_scales.frequency, density.dimension)
-    return NetworkStart(position, space, h, all_scales, float(heat))
+    return NetworkStart(position, space, h, all_scales, float(heat), later)
 
 
 def _step_size(scales: Scales, dimension: int, largest_heat: float) -> float:

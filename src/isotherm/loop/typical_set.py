@@ -12,11 +12,12 @@ $\mathrm E\,(x - c)\cdot\nabla(-\log\pi) = d$ holds in every posterior whose den
 away, for every centre $c$, here the mean of a few positions of the chain. A limit of $3\,d + 30$
 excludes weights that have run away.
 
-**Worse predictions.** The log likelihood alone is at most $d/2$ below that of the mode, on average,
-where the posterior is nearly normal. A typical position where it is more than
-$d/2 + 5\sqrt{d/2} + 10$ below is not refused, because with a wide prior this may be the posterior,
-but it is reported. (If there are many more parameters than data this is no strong test: 5000
-parameters could explain random predictions of ten classes in 1000 rows.)
+**Worse predictions.** Where the posterior is nearly normal, the log likelihood alone is at most
+$k/2$ below that of the mode, give or take $\sqrt{k/2}$, if the data determine $k$ directions: no
+more than $d$, and than $N$ if every row is one outcome. A typical position where it is more than
+$k/2 + 5\sqrt{k/2} + 10$ below is not refused, because with a wide prior this may be the posterior,
+but it is reported. Rows of several outcomes (a piece of text) determine more than one direction
+each; so the limit from $N$ is at least half of the absolute log likelihood at the mode.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,11 @@ MAX_HALVINGS = 4
 def explained_loss(dimension: int) -> float:
     """Return how far below a mode the log density may be in the posterior of $d$ parameters."""
     return 1.5 * dimension + 5 * dimension**0.5 + 10
+
+
+def largest_loss(directions: int) -> float:
+    """Return how far a log likelihood that determines so many directions may be below its mode."""
+    return directions / 2 + 5 * (directions / 2) ** 0.5 + 10
 
 
 class TypicalSet:
@@ -123,15 +129,18 @@ class TypicalSet:
 
     def describe_prediction(self, position: ArrayTree) -> Message | None:
         """Return a warning if the data are less likely than the parameters explain."""
-        loss, half = self.likelihood_loss(position), self.dimension / 2
-        if loss <= half + 5 * half**0.5 + 10:
+        loss = self.likelihood_loss(position)
+        of_rows = max(largest_loss(self.data_size), abs(float(self._at_mode[0, 0])) / 2)
+        limit = min(largest_loss(self.dimension), of_rows)
+        if loss <= limit:
             return None
         text = (
-            f"A typical draw predicts the training data much worse than the mode: its log "
+            "A typical draw predicts the training data much worse than the mode: its log "
             f"likelihood is {loss:.3g} lower, {loss / self.data_size:.2g} per row, where "
-            f"{self.dimension} parameters explain at most about {half:.3g}. Either the prior "
-            "outweighs the data, or the chain is lost. Compare predictions of the draws with those "
-            "of the mode on held-out rows before you use them; a narrower prior may help."
+            f"{self.dimension} parameters and {self.data_size} rows explain at most {limit:.3g}. "
+            "Either the prior outweighs the data, or the chain is lost. Compare predictions of the "
+            "draws with those of the mode on held-out rows before you use them; a narrower prior "
+            "may help."
         )
         return Message(text, HealthWarning)
 
@@ -146,6 +155,31 @@ class TypicalSet:
             "`coordinates='prior'`, which do not assume that the curvature at the mode holds "
             "elsewhere."
         )
+
+
+def describe_held_out(
+    target: MinibatchGradient, mode: ArrayTree, positions: Sequence[ArrayTree], held_out: Any
+) -> Message | None:
+    r"""Return a warning if positions, averaged, predict held-out rows worse than the mode.
+
+    The difference per row is $\log\frac1S\sum_s p(y \mid x, \theta_s) - \log p(y \mid x, c)$ with
+    the mode $c$. Its mean must be below zero by three standard errors and a hundredth.
+    """
+    value = jax.jit(target.per_datum)
+    each = np.stack([np.asarray(value(x, held_out), np.float64) for x in positions])
+    highest = each.max(0)
+    averaged = highest + np.log(np.exp(each - highest).mean(0))
+    difference = averaged - np.asarray(value(mode, held_out), np.float64)
+    mean, error = difference.mean(), difference.std() / len(difference) ** 0.5
+    if mean >= -max(3 * error, 0.01):
+        return None
+    text = (
+        f"{len(positions)} positions of the chain, averaged, predict the {len(difference)} "
+        f"held-out rows worse than the mode: by {-mean:.2g} nats per row (standard error "
+        f"{error:.1g}). Either the prior is too wide, or the chain has not reached the posterior: "
+        "try a narrower prior, or more and longer `rounds`, before you use its draws."
+    )
+    return Message(text, HealthWarning)
 
 
 def describe_shorter(wanted: float, used: float) -> Message:

@@ -56,7 +56,12 @@ from isotherm.loop.network_start import (
     unit_strengths,
 )
 from isotherm.loop.sampling import run_chain
-from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet, describe_shorter
+from isotherm.loop.typical_set import (
+    MAX_HALVINGS,
+    TypicalSet,
+    describe_held_out,
+    describe_shorter,
+)
 from isotherm.loop.user_warnings import warn_user
 from isotherm.samplers.msgnht import msgnht
 from isotherm.schedules import require_positive
@@ -120,6 +125,7 @@ def warm_start(
     largest_heat: float = LARGEST_HEAT,
     diffusion: float | None = None,
     sides: Mapping[str, str] | None = None,
+    held_out: Any = None,
     chunk_size: int = 10_000,
 ) -> WarmStart:
     r"""Find a mode and natural coordinates around it.
@@ -156,8 +162,21 @@ def warm_start(
     sides
         For Kronecker coordinates: letters of the axes of leaves, by name, where those that
         `isotherm.coordinates.leaf_sides` infers are wrong.
+    held_out
+        Rows that are not among the data, like a batch. A warning says if positions of the chain,
+        averaged, predict them worse than the mode. Nothing else depends on them.
     chunk_size
         Rows per evaluation in passes over all data.
+
+    Warns
+    -----
+    HealthWarning
+        If steps had to be shortened, or if the chain predicts much worse than the mode.
+
+    Raises
+    ------
+    FloatingPointError
+        If a chain leaves the posterior also with shorter steps, or the mode is not finite.
     """
     wanted = grad_fn if isinstance(grad_fn, BalancedGradient) else None
     grad_fn = grad_fn.gradient if isinstance(grad_fn, BalancedGradient) else grad_fn
@@ -217,6 +236,7 @@ def warm_start(
             diffusion=diffusion,
             sides=sides,
         )
+        _warn_of_held_out(grad_fn, mode, found.visited, held_out)
         frequency = float(found.scales.frequency)
         return WarmStart(
             position=found.position,
@@ -270,11 +290,24 @@ def warm_start(
         grad_fn=gradient,
         unbalanced_heat=heat,
     )
-    return _tried(random.fold(key, 6), found, batches, TypicalSet(grad_fn, data, mode, chunk_size))
+    density = TypicalSet(grad_fn, data, mode, chunk_size)
+    found, path = _tried(random.fold(key, 6), found, batches, density)
+    _warn_of_held_out(grad_fn, mode, path, held_out)
+    return found
 
 
-def _tried(key: Key, start: WarmStart, batches: InMemoryBatches, density: TypicalSet) -> WarmStart:
-    """Return a start with steps so short that a chain stays in the typical set.
+def _warn_of_held_out(
+    target: MinibatchGradient, mode: ArrayTree, path: Sequence[ArrayTree], held_out: Any
+) -> None:
+    message = None if held_out is None else describe_held_out(target, mode, path, held_out)
+    if message is not None:
+        warn_user(message)
+
+
+def _tried(
+    key: Key, start: WarmStart, batches: InMemoryBatches, density: TypicalSet
+) -> tuple[WarmStart, list[ArrayTree]]:
+    """Return a start with steps so short that a chain stays in the typical set, and that chain.
 
     Coordinates and step size are those of the mode. Where the curvature elsewhere is much larger, a
     chain becomes unstable on its way.
@@ -300,7 +333,7 @@ def _tried(key: Key, start: WarmStart, batches: InMemoryBatches, density: Typica
     message = density.describe_prediction(path[-1])
     if message is not None:
         warn_user(message)
-    return start._replace(step_size=h)
+    return start._replace(step_size=h), path
 
 
 def _typical(key: Key, mode: ArrayTree, space: Coordinates) -> ArrayTree:
