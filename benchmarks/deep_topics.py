@@ -4,9 +4,9 @@ All learn from the same documents, each in a process of its own, and are scored 
 halves of test documents, 20 draws of each chain averaged (tomotopy: its last state after 200
 sweeps, or 20 states of 400). `BayesianLDA` has two chains by default, `BayesianDPFA` one; it is
 measured with its defaults, and with the stochastic gradients that it uses on streams. The corpora
-are ICML abstracts (30 topics; a fifth of the documents is for the test), 4000 Wikipedia articles (128
-topics, 1000 test articles) and 4000 docstrings of Python packages (`docstrings.py`; 128 topics,
-1000 test docstrings), on which no default was chosen. A full run writes
+are ICML abstracts (30 topics; a fifth of the documents is for the test), 4000 Wikipedia articles
+(128 topics, 1000 test articles) and 4000 docstrings of Python packages (`docstrings.py`; 128
+topics, 1000 test docstrings), on which no default was chosen. A full run writes
 `docs/results/deep_topics.json`; `--quick` uses ICML and one seed, and writes nothing.
 """
 
