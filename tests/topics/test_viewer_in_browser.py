@@ -166,6 +166,22 @@ def test_arguments_and_export(tmp_path):
     assert data["vocab"] == NAMES
 
 
+def test_a_table_that_is_given_is_not_computed_again(tmp_path, monkeypatch):
+    counts = documents()
+    model = BayesianLDA(4, **FAST).fit(counts)
+    settings = {"measures": ["c_v", "npmi"], "level": 0.8, "vocabulary": NAMES}
+    table = model.topic_table(counts, **settings)
+    plain = model.write_page(tmp_path / "a.html", counts, vocabulary=NAMES, level=0.8)
+    monkeypatch.setattr(BayesianLDA, "topic_table", None)
+    given = model.write_page(tmp_path / "b.html", counts, vocabulary=NAMES, table=table)
+    assert given.read_text(encoding="utf-8") == plain.read_text(encoding="utf-8")
+    other = table._replace(rows=table.rows[:3])
+    without = table._replace(rows=[{"share": row["share"]} for row in table.rows])
+    for wrong in (other, without):
+        with pytest.raises(ValueError, match="`table` must be of this model"):
+            model.write_page(tmp_path / "c.html", counts, vocabulary=NAMES, table=wrong)
+
+
 def test_the_map_keeps_distances_of_topics():
     rng = np.random.default_rng(0)
     topics = rng.dirichlet(np.ones(30), 3)  # three points fit into a plane without error

@@ -80,6 +80,7 @@ def topics(
             titles=list(texts),
             texts=list(texts.values()),
             title=f"Topics of {folder.resolve().name}",
+            table=table,
         )
         console.print(f"Model: {save}\nPage: {page}", markup=False, soft_wrap=True)
         if show and console.is_terminal:

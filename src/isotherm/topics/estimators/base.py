@@ -208,6 +208,7 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         num_words: int = 20,
         num_documents: int = 10,
         level: float = 0.9,
+        table: TopicTable | None = None,
     ) -> Path:
         """Write a page about the topics, one HTML file that needs no network; return its path.
 
@@ -230,10 +231,16 @@ class TopicEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             Words and documents to show for a topic.
         level
             Posterior probability of the intervals.
+        table
+            What `topic_table` returned for the same documents, with the measure `"npmi"`, to save
+            the time of computing it again; its level is then that of the page.
         """
         from isotherm.topics import viewer
 
-        table = self.topic_table(X, measures=["npmi"], vocabulary=vocabulary, level=level)
+        if table is None:
+            table = self.topic_table(X, measures=["npmi"], vocabulary=vocabulary, level=level)
+        elif len(table.rows) != len(self.components_) or "npmi" not in table.rows[0]:
+            raise ValueError('`table` must be of this model, with the measure "npmi".')
         corpus, names = self._corpus(X, reset=False), self._names(vocabulary)
         for name, values in (("titles", titles), ("texts", texts)):
             if values is not None and len(values) != len(corpus):
