@@ -21,7 +21,7 @@ import numpy as np
 
 from isotherm.io.files import atomically, explain_failure
 from isotherm.io.formats import NetCDF, SafeTensors, write_netcdf, write_safetensors
-from isotherm.io.untrusted import Damaged, check_format, parse_json
+from isotherm.io.untrusted import Damaged, check_format, parse_json, printable
 from isotherm.io.zarr_store import Zarr, write_zarr
 
 KINDS = "fiub"
@@ -91,13 +91,23 @@ def write_sealed(
         write(draft, sealed, arrays, more)
 
 
-def read_sealed(path: Path, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read and return the document and the arrays; `number` is the expected format version."""
+def read_sealed(path: Path, kind: str, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read and return the document and the arrays.
+
+    Parameters
+    ----------
+    path
+        The file or folder.
+    kind
+        What it must contain: `"run"`, or the class of a saved model.
+    number
+        The expected version of its format.
+    """
     reader = _by_suffix(path, READERS)
     if not os.path.lexists(path):
         raise FileNotFoundError(f"`{path}` does not exist.")
     with reader(path) as file:
-        document = _parse_header(path, file.header(), number)
+        document = _parse_header(path, file.header(), kind, number)
         arrays = {name: _array(file, name, about) for name, about in document["arrays"].items()}
     return document, arrays
 
@@ -129,11 +139,14 @@ def _digest(array: np.ndarray) -> str:
     return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
-def _parse_header(path: Path, header: str, number: int) -> dict[str, Any]:
+def _parse_header(path: Path, header: str, kind: str, number: int) -> dict[str, Any]:
     seal, _, body = header.partition("\n")
     if sha256(body.encode()).hexdigest() != seal:
         raise Damaged(f"`{path}` was cut or changed: the sha256 of its header does not match.")
     document = parse_json(body, f"`{path}` is not a file of isotherm")
+    found = printable(document.get("model", "run"))
+    if found != kind:  # formats of different things have versions of their own
+        raise Damaged(f"`{path}` has a {found}, not a {kind}.")
     check_format(path, document["format"], number)
     return document
 

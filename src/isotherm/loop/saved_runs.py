@@ -116,9 +116,7 @@ def load_run(path: str | os.PathLike[str], *, like: ArrayTree | None = None) -> 
     path = Path(path)
     check_suffix(path)
     with damaged_if_wrong(path):
-        document, arrays = read_sealed(path, FORMAT)
-        if "run" not in document and isinstance(document.get("model"), str):
-            raise Damaged(f"`{path}` has a {document['model']}, not a run.")
+        document, arrays = read_sealed(path, "run", FORMAT)
         run = _run(document, arrays)
     if like is None:
         return run

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from isotherm.io.sealed import KINDS, check_suffix, damaged_if_wrong, read_sealed, write_sealed
-from isotherm.io.untrusted import Damaged, printable
+from isotherm.io.untrusted import Damaged
 from isotherm.topics.corpus import Corpus
 from isotherm.topics.dpfa.model import DPFA, Parameters
 from isotherm.topics.estimators.dpfa_learners import DPFAPlan, GibbsLearner, StreamLearner
@@ -76,11 +76,7 @@ def load_model(kind: type, path: str | os.PathLike[str]) -> Any:
     path = Path(path)
     check_suffix(path)
     with damaged_if_wrong(path):
-        document, arrays = read_sealed(path, FORMAT)
-        found = printable(document.get("model", "run"))
-    if found != kind.__name__:
-        raise ValueError(f"`{path}` has a {found}, not a {kind.__name__}.")
-    with damaged_if_wrong(path):
+        document, arrays = read_sealed(path, kind.__name__, FORMAT)
         model = kind()
         for name, value in document["attributes"].items():
             vars(model)[name] = _decode(value, arrays)
