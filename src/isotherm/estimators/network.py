@@ -482,6 +482,7 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
             )
         self._set_feature_scales(X[kept], weight[kept])
         x = self._standardize(X)
+        inputs = jnp.asarray(pad_to_multiples(x[held_out], ROW_MULTIPLE, 1), jnp.float32)
         scores = []
         for i, likelihood in enumerate(LIKELIHOODS):
             model = self._network_model(X.shape[1], len(self.classes_), likelihood)
@@ -494,7 +495,6 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
                 num_networks=self.num_chains,
             )
             draws = np.asarray(networks)[:, None]
-            inputs = jnp.asarray(pad_to_multiples(x[held_out], ROW_MULTIPLE, 1), jnp.float32)
             chances = np.asarray(posterior_predictive(Predict(model), draws, inputs), np.float64)
             chosen = chances[np.arange(len(held_out)), y[held_out]]
             scores.append(np.log(np.maximum(chosen, 1e-30)))
