@@ -58,7 +58,7 @@ SWITCHES = (
     (sampling, "_identify", lambda *arguments: {}),
     (sampling, "digest", lambda tree: ""),
     (sampling, "_refuse_shortage", lambda *arguments: NOTHING),
-    (sampling, "temporary_size", lambda *arguments: 0),
+    (sampling, "compile_draws", lambda job, run: (job, 0)),
     (sampling, "describe_shortage", lambda *arguments: None),
     (sampling, "describe_full_disk", lambda *arguments: None),
     (Run, "ok", True),
@@ -111,12 +111,12 @@ def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
         yield
         timed("lock", lock.__exit__)(None, None, None)
 
-    measured_size = timed("forecast", chains.temporary_size)
+    measured_compilation = timed("forecast", chains.compile_draws)
 
-    def size_again(*arguments: Any) -> int:
-        chains.temporary_size(*arguments)
-        chains._temporary_sizes.clear()
-        return measured_size(*arguments)
+    def compile_again(*arguments: Any) -> Any:
+        chains.compile_draws(*arguments)
+        chains._compiled.clear()
+        return measured_compilation(*arguments)
 
     with ExitStack() as stack:
         for target, name, new in (
@@ -124,7 +124,7 @@ def timed_checks(*, is_first: bool = False) -> Iterator[dict[str, float]]:
             (locks, "make_folders", timed("lock", locks.make_folders, -1)),
             (sampling, "_identify", timed("identity", sampling._identify)),
             (sampling, "_refuse_shortage", timed("forecast", sampling._refuse_shortage)),
-            (sampling, "temporary_size", size_again if is_first else measured_size),
+            (sampling, "compile_draws", compile_again if is_first else measured_compilation),
             (sampling, "describe_shortage", timed("forecast", sampling.describe_shortage)),
             (sampling, "describe_full_disk", timed("forecast", sampling.describe_full_disk)),
             (Run, "ok", property(timed("search", Run.ok.fget))),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.core
+import numpy as np
 
 ArrayTree = Any
 """A pytree whose leaves are arrays of real floating-point numbers."""
@@ -118,6 +120,14 @@ class Traits:
     """$D$ of a sampler with momentum."""
     thermostat_mass: Any = None
     r"""$\mu$ of a sampler with momentum."""
+
+    def __post_init__(self) -> None:
+        """Make numbers of arrays: programs are compiled for traits, which must have a hash."""
+        for name in ("temperature", "diffusion", "thermostat_mass"):
+            value = getattr(self, name)
+            is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
+            if is_array and not isinstance(value, jax.core.Tracer) and value.size == 1:
+                object.__setattr__(self, name, value.item())
 
 
 class Halves(NamedTuple):

@@ -415,44 +415,6 @@ def test_only_the_last_states_are_kept(tmp_path, keep):
     assert len(list(tmp_path.glob("page-*.npz"))) == 4
 
 
-FINGERPRINT = """
-import jax, jax.numpy as jnp, isotherm
-from isotherm.loop.checkpoint import fingerprint, trace
-network = isotherm.models.mlp((4, 5, 3))
-sampler = isotherm.msgnht(network.gradient(data_size=100), isotherm.schedules.halving(0.1, 50))
-key = jax.random.key(0)
-state = sampler.init(network.init(key), key)
-print(fingerprint(trace(sampler.step, key, state, (jnp.zeros((7, 4)), jnp.zeros(7, int)))))
-"""
-
-
-@pytest.mark.slow
-def test_a_fingerprint_is_the_same_in_every_process():
-    prints = [
-        subprocess.run(
-            [sys.executable, "-c", FINGERPRINT],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert prints[0] == prints[1] != ""
-
-
-def test_a_fingerprint_depends_on_constants():
-    def step(weight):
-        return lambda x: x * weight
-
-    one, x = np.arange(3.0), jnp.ones(3)
-    weights = [jnp.asarray(w) for w in (one, one, one + 1)]
-    prints = {module.fingerprint(module.trace(step(w), x)) for w in weights}
-    assert len(prints) == 2
-    numbers = [module.fingerprint(module.trace(step(w), x)) for w in (2.0, 2.0001)]
-    assert numbers[0] != numbers[1]
-
-
 def test_a_step_with_other_options_of_jax_is_another_step(tmp_path):
     matrix = jnp.eye(2)
     sampler = isotherm.msgnht(lambda x, batch: -matrix @ x, 0.1)

@@ -572,3 +572,81 @@ def test_another_number_of_draws_compiles_nothing(key):
     run = isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=50, progress=False)
     assert program._cache_size() == before
     assert run.draws.shape == (1, 50, 2)
+
+
+def count_programs(action):
+    """Return how many programs a call compiles to make draws and to burn in, and its result."""
+    programs = [chunks.compiled(chunks.collect, "capacity"), chunks.compiled(chunks.advance)]
+    before = [program._cache_size() for program in programs]
+    result = action()
+    return [p._cache_size() - n for p, n in zip(programs, before, strict=True)], result
+
+
+def test_an_equal_sampler_built_again_compiles_nothing(key):
+    """Nor do a gradient and a collector that are other functions with equal code."""
+
+    def draw(factor, power, weights):
+        sampler = isotherm.msgnht(lambda x, batch: -x * factor * weights, 0.25)
+        kept = {"power": isotherm.collect.draws(lambda x: x**power)}
+        settings = {"num_draws": 4, "burn_in": 150, "num_chains": 3}
+        return isotherm.sample(key, sampler, jnp.zeros(2), NONE, collect=kept, **settings)
+
+    weights = np.array([1.0, 2.0], np.float32)
+    compiled, first = count_programs(lambda: draw(1.0, 2, weights))
+    assert compiled[0] == 1 and compiled[1] > 0
+    compiled, again = count_programs(lambda: draw(1.0, 2, weights.copy()))
+    assert compiled == [0, 0]
+    np.testing.assert_array_equal(first.collected["power"], again.collected["power"])
+    for other in ((1.5, 2, weights), (1.0, 3, weights), (1.0, 2, weights + 1)):
+        compiled, changed = count_programs(lambda other=other: draw(*other))
+        assert compiled[0] == 1
+        assert np.all(first.collected["power"] != changed.collected["power"])
+
+
+def test_functions_that_call_back_are_never_taken_for_each_other(key):
+    """Their traces have the same text."""
+
+    def draw(mean):
+        def host(x):
+            return np.float32(mean) - x
+
+        def grad_fn(x, batch):
+            return jax.pure_callback(host, jax.ShapeDtypeStruct((2,), np.float32), x)
+
+        sampler = isotherm.msgnht(grad_fn, 0.25)
+        return isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=20).draws
+
+    near, far = draw(0.0), draw(100.0)
+    np.testing.assert_array_equal(near, draw(0.0))
+    assert np.all(near != far)
+
+
+def test_a_constant_that_changed_is_seen_by_a_sampler_built_again(key):
+    scale = np.ones(2, np.float32)
+
+    def draw():
+        sampler = isotherm.msgnht(lambda x, batch: -x * scale, 0.25)
+        return isotherm.sample(key, sampler, jnp.zeros(2), NONE, num_draws=20).draws
+
+    before = draw()
+    scale *= 9
+    changed = draw()
+    assert np.all(before != changed)
+    scale /= 9
+    np.testing.assert_array_equal(before, draw())
+
+
+def test_settings_may_be_arrays(key):
+    settings = {"diffusion": 2.0, "temperature": 1.0, "thermostat_mass": 3.0}
+    arrays = {name: jnp.asarray(value) for name, value in settings.items()}
+    draws = [
+        isotherm.sample(
+            key,
+            isotherm.msgnht(normal, **each, step_size=h),
+            jnp.zeros(2),
+            NONE,
+            num_draws=5,
+        ).draws
+        for each, h in ((settings, 0.25), (arrays, jnp.float32(0.25)))
+    ]
+    np.testing.assert_allclose(*draws, rtol=1e-5)

@@ -7,7 +7,7 @@ A run is a `Job`, which stays the same, and a `RunState`, which functions advanc
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ from isotherm.loop.feed import Feed
 from isotherm.loop.progress import ProgressReport
 from isotherm.loop.run import Run, momentum_names
 from isotherm.loop.state import Plan, RunState
-from isotherm.tree import leaf_names, leaf_sizes, signature
+from isotherm.loop.traces import fingerprint, is_known_by_text
+from isotherm.tree import leaf_names, leaf_sizes, signature, tracing_options
 from isotherm.types import BatchPolicy, Key, Sampler, Traits
 
 BURN_IN_BLOCK = 100
@@ -31,8 +32,20 @@ BURN_IN_BLOCK = 100
 
 
 MOST_KNOWN = 16
-"""Compiled programs whose temporary memory is remembered."""
-_temporary_sizes: dict[Any, int] = {}
+"""Compiled programs that are remembered."""
+
+
+class Compiled(NamedTuple):
+    """A compiled program that makes draws."""
+
+    program: Program
+    """What it was compiled for, without parameters."""
+    temporary_bytes: int
+    """Its temporary arrays, such as activations; 0 if the compiler does not tell."""
+
+
+_compiled: dict[Any, Compiled] = {}
+"""By program and shapes, and by the hash of the trace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +71,8 @@ class Job:
     """The arguments of `sample`, for `Run.call`."""
     feed: Feed | None = None
     """Of streamed batches."""
+    compiled: Program | None = None
+    """An equal program, compiled earlier, in place of that of the sampler before any rollback."""
 
     @property
     def num_chains(self) -> int:
@@ -81,7 +96,10 @@ class Job:
 
     def program(self, run: RunState) -> Program:
         """Return the program for the current step size: halved once per rollback."""
-        return make_program(self.make_sampler(0.5 ** len(run.rollbacks)), self.plan)
+        program = make_program(self.make_sampler(0.5 ** len(run.rollbacks)), self.plan)
+        if self.compiled is None or run.rollbacks:
+            return program
+        return replace(self.compiled, parameters=program.parameters)
 
     def empty_page(self) -> Any:
         """Return the shapes of a page without draws."""
@@ -232,26 +250,42 @@ def _draw_program(job: Job, run: RunState, number: int) -> tuple[Any, tuple, dic
     return compiled, arguments, {"program": job.program(run), "capacity": job.capacity}
 
 
-def temporary_size(job: Job, run: RunState) -> int:
-    """Return the bytes of temporary arrays of the program that makes draws, such as activations.
+def compile_draws(job: Job, run: RunState) -> tuple[Job, int]:
+    """Compile the program that makes draws, unless an equal one is compiled already.
 
-    The program is compiled for that; the first call uses the same compiled program. 0 if the
-    compiler does not tell, on a mesh of devices, whose memory is not that of the host, and for
-    streamed batches, whose program depends on the first batches.
+    Samplers that were built again, and collectors with other functions of equal code, are traced to
+    an equal program; such a job uses the earlier one.
+
+    Returns
+    -------
+    The job, and the bytes of temporary arrays of the program. They are 0 on a mesh of devices,
+    whose memory is not that of the host, and for streamed batches, whose program depends on the
+    first batches.
     """
-    if job.feed is not None or job.plan.is_finished(run):
-        return 0
-    compiled, arguments, static = _draw_program(job, run, 1)
-    if not hasattr(compiled, "lower"):
-        return 0
+    if job.feed is not None or job.plan.is_finished(run) or run.rollbacks:
+        return job, 0
+    function, arguments, static = _draw_program(job, run, 1)
+    if not hasattr(function, "lower"):
+        return job, 0
+    fixed = static["program"].fixed
     shapes = signature((run.state, run.accumulators, job.batches))
-    known = (static["program"].fixed, job.capacity, job.keys.dtype, *shapes)
-    if known not in _temporary_sizes:
-        memory = compiled.lower(*arguments, **static).compile().memory_analysis()
-        if len(_temporary_sizes) >= MOST_KNOWN:
-            _temporary_sizes.clear()
-        _temporary_sizes[known] = int(getattr(memory, "temp_size_in_bytes", 0))
-    return _temporary_sizes[known]
+    key = (fixed, job.capacity, job.keys.dtype, shapes, tracing_options())
+    if key not in _compiled:
+        traced = function.trace(*arguments, **static)
+        equal = (fingerprint(traced), *key[1:]) if is_known_by_text(traced) else key
+        if equal not in _compiled:
+            memory = traced.lower().compile().memory_analysis()
+            size = int(getattr(memory, "temp_size_in_bytes", 0))
+            _remember(equal, Compiled(fixed, size))
+        _remember(key, _compiled[equal])
+    found = _compiled[key]
+    return replace(job, compiled=found.program), found.temporary_bytes
+
+
+def _remember(key: Any, compiled: Compiled) -> None:
+    if len(_compiled) >= 2 * MOST_KNOWN:
+        del _compiled[next(iter(_compiled))]
+    _compiled[key] = compiled
 
 
 def _block(plan: Plan, run: RunState) -> tuple[int, int]:

@@ -20,19 +20,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 
 from isotherm.exceptions import CheckpointWarning
-from isotherm.io.digest import digest
 from isotherm.io.files import explain_failure, in_words, make_folders, write_json
 from isotherm.io.pytrees import read_tree, remove, write_parts, write_tree
 from isotherm.io.untrusted import Damaged, check_format, printable, read_json
@@ -46,8 +44,6 @@ from isotherm.tree import leaf_names
 FORMAT = 4
 STATE_NAME = re.compile(r"state-(\d{5,9})\.json")
 PAGE_NAME = re.compile(r"page-\d{5,9}\.npz")
-_printed: WeakKeyDictionary[Any, tuple[Any, tuple]] = WeakKeyDictionary()
-"""Hashed texts and inner constants of traced functions that JAX keeps."""
 
 
 class Checkpoints:
@@ -225,46 +221,6 @@ def describe(structure: Any, leaves: tuple) -> Mapping[str, str]:
     names = leaf_names(jax.tree.unflatten(structure, range(len(leaves))))
     texts = [f"{np.dtype(dtype).name}{list(shape)}" for shape, dtype in leaves]
     return dict(zip(names, texts, strict=True))
-
-
-def trace(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Trace a function; JAX keeps what it has traced, for this as for compiled programs."""
-    return _jitted(function).trace(*arguments)
-
-
-_jitted = lru_cache(maxsize=16)(jax.jit)
-"""Wrapped functions; a new wrapper would look up its trace the slow way."""
-
-
-def fingerprint(trace: Any) -> str:
-    """Return a hash of a traced function: operations and constants.
-
-    Constants that a compiled function inside closes over count as well. The hash of the text of a
-    trace, which takes milliseconds to print, is kept with it. Constants are hashed every time,
-    since NumPy arrays can change.
-    """
-    traced = trace.jaxpr
-    known = _printed.get(traced.jaxpr)
-    if known is None:
-        text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses of functions
-        known = _printed[traced.jaxpr] = sha256(text.encode()), tuple(_constants(traced.jaxpr))
-    total, inner = known[0].copy(), known[1]
-    constants = [
-        leaf for leaf in (*traced.consts, *inner) if getattr(leaf, "is_fully_addressable", True)
-    ]
-    total.update(digest(constants).encode())
-    return total.hexdigest()[:16]
-
-
-def _constants(value: Any) -> Iterator[Any]:
-    """Yield the constants of a traced program and of all programs inside it."""
-    yield from getattr(value, "consts", ())
-    program = getattr(value, "jaxpr", value)
-    for equation in getattr(program, "eqns", ()):
-        yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
-        for parameter in equation.params.values():
-            for inner in parameter if isinstance(parameter, tuple | list) else (parameter,):
-                yield from _constants(inner)
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -45,15 +45,15 @@ from isotherm.loop.chains import (
     Job,
     advance,
     assemble,
+    compile_draws,
     last_step_size,
     make_program,
     mean_temperature,
     prepare,
     progress_report,
     snapshot,
-    temporary_size,
 )
-from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe, fingerprint, trace
+from isotherm.loop.checkpoint import Checkpoints, PeriodicSaver, describe
 from isotherm.loop.chunks import Program
 from isotherm.loop.collect import Collector
 from isotherm.loop.devices import Devices
@@ -69,6 +69,7 @@ from isotherm.loop.health import HealthMonitor
 from isotherm.loop.progress import ProgressReport, make_progress
 from isotherm.loop.run import Run, describe_disagreement, describe_loss
 from isotherm.loop.state import Plan, RunState
+from isotherm.loop.traces import fingerprint, trace
 from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.tree import as_position, count, shapes_of, signature, tracing_options
 from isotherm.types import ArrayTree, BatchPolicy, Key, Sampler
@@ -236,8 +237,9 @@ def sample(
                 saved = Checkpoints(checkpoint, identity, writes=devices.first, **options)
                 run, message = _resume(job, run, saved)
                 _warn(message)
+        job, temporaries = compile_draws(job, run)
         if max_memory != float("inf"):
-            needed = needed._replace(temporaries=temporary_size(job, run))
+            needed = needed._replace(temporaries=temporaries)
             _refuse(describe_shortage(needed, plan, num_chains, max_memory), devices)
         check = POLICIES[on_divergence]
         good = snapshot(run) if on_divergence == "rollback" else None
