@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 import isotherm
-from isotherm.models.convolution import by_patches, by_xla, max_pool
+from isotherm.gradients.convolutions import by_patches
+from isotherm.models.convolution import by_xla, max_pool
 from isotherm.models.networks import ACTIVATIONS, lenet, mlp
 
 

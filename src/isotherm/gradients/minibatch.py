@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from isotherm.gradients.convolutions import fast_convolutions
 from isotherm.tree import check_gradient
 from isotherm.types import ArrayTree, Batch, GradFn
 
@@ -49,7 +50,7 @@ class MinibatchGradient:
 
     def per_datum(self, position: ArrayTree, batch: Batch) -> jax.Array:
         """Return the log likelihood of each row, and check that there is one value per row."""
-        values = self.log_likelihood(position, batch)
+        values = fast_convolutions(self.log_likelihood)(position, batch)
         if jnp.ndim(values) != 1:
             raise ValueError(
                 "`log_likelihood` must return one value per datum, shape (n,), got shape "

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isotherm.diagnostics.predictions import class_probabilities
+from isotherm.gradients.convolutions import fast_convolutions
 from isotherm.types import ArrayTree
 
 Read = Callable[[ArrayTree], ArrayTree]
@@ -49,7 +50,8 @@ class _Reader:
 
     def value(self, state: Any) -> ArrayTree:
         """Evaluate the function at a state."""
-        return self.read(state if self.of == "state" else state.position)
+        read = self.read if self.is_plain else fast_convolutions(self.read)
+        return read(state if self.of == "state" else state.position)
 
 
 @dataclass(frozen=True)

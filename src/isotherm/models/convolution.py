@@ -5,7 +5,8 @@ one matrix product. On other devices XLA's own kernels are faster.
 """
 
 import jax
-import jax.numpy as jnp
+
+from isotherm.gradients.convolutions import by_patches
 
 
 def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -19,16 +20,6 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
         (row, column, channel in, channel out).
     """
     return jax.lax.platform_dependent(images, kernel, cpu=by_patches, default=by_xla)
-
-
-def by_patches(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolve by one matrix product of the kernel with all image patches."""
-    height, width, channels, out = kernel.shape
-    rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
-    patches = [
-        images[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)
-    ]
-    return jnp.concatenate(patches, axis=-1) @ kernel.reshape(height * width * channels, out)
 
 
 def by_xla(images: jax.Array, kernel: jax.Array) -> jax.Array:
