@@ -32,6 +32,7 @@ from isotherm.models.scale_priors import (
     HalfCauchy,
     HalfNormal,
 )
+from isotherm.models.subnetwork import subnetwork
 from isotherm.models.transforms import (
     Constraints,
     Interval,
@@ -72,4 +73,5 @@ __all__ = [
     "lenet",
     "localised_prior",
     "mlp",
+    "subnetwork",
 ]
