@@ -267,16 +267,17 @@ def compile_draws(job: Job, run: RunState) -> tuple[Job, int]:
     function, arguments, static = _draw_program(job, run, 1)
     if not hasattr(function, "lower"):
         return job, 0
-    fixed = static["program"].fixed
+    program = static["program"]
+    structure = jax.tree.structure(program.parameters)
     shapes = signature((run.state, run.accumulators, job.batches))
-    key = (fixed, job.capacity, job.keys.dtype, shapes, tracing_options())
+    key = (program.fixed, structure, job.capacity, job.keys.dtype, shapes, tracing_options())
     if key not in _compiled:
         traced = function.trace(*arguments, **static)
         equal = (fingerprint(traced), *key[1:]) if is_known_by_text(traced) else key
         if equal not in _compiled:
             memory = traced.lower().compile().memory_analysis()
             size = int(getattr(memory, "temp_size_in_bytes", 0))
-            _remember(equal, Compiled(fixed, size))
+            _remember(equal, Compiled(program.fixed, size))
         _remember(key, _compiled[equal])
     found = _compiled[key]
     return replace(job, compiled=found.program), found.temporary_bytes
