@@ -59,6 +59,7 @@ bench: peers
 	$(VENV)-bench/bin/python benchmarks/ess.py
 	$(VENV)-bench/bin/python benchmarks/growth.py
 	$(VENV)-bench/bin/python benchmarks/streaming.py
+	$(VENV)-bench/bin/python benchmarks/convolutions.py
 	$(VENV)-bench/bin/python benchmarks/devices.py
 
 # bde needs an older BlackJAX than the other peers, so it has an environment of its own.
