@@ -409,9 +409,10 @@ def document_runs(
     >>> document_runs(np.array([0, 5, 10, 15, 20]), 4 * MAX_CALL_SECONDS)
     [(0, 1), (1, 2), (2, 3), (3, 4)]
     """
-    number = max(least, int(np.ceil(seconds / MAX_CALL_SECONDS)))
+    size, number = len(token_starts) - 1, max(least, int(np.ceil(seconds / MAX_CALL_SECONDS)))
+    if number == 1:
+        return [(0, size)]
     total = token_starts[-1] - token_starts[0]
     targets = token_starts[0] + np.linspace(0, total, number + 1)[1:-1]
     cuts = np.unique(np.searchsorted(token_starts, targets)).tolist()
-    size = len(token_starts) - 1
     return list(pairwise([0, *(cut for cut in cuts if 0 < cut < size), size]))

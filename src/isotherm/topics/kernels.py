@@ -303,3 +303,18 @@ def documents_with_at_least(token_starts, assignments, num_topics):
             starts[1:] = np.cumsum(most)
             at_least = np.zeros(starts[-1], np.int64)
     return at_least, starts
+
+
+@njit(cache=True, nogil=True)
+def cells_with_at_least(word_topics):
+    """Count the cells of a table of whole numbers with at least `i`, for `i` = 1, 2, …."""
+    largest = np.float32(0)
+    for count in word_topics.flat:
+        largest = max(largest, count)
+    at_least = np.zeros(int(largest) + 1, np.int64)
+    for count in word_topics.flat:
+        if count > 0:
+            at_least[int(count)] += 1
+    for i in range(len(at_least) - 2, 0, -1):
+        at_least[i] += at_least[i + 1]
+    return at_least[1:]
