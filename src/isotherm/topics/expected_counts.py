@@ -244,24 +244,27 @@ class _TokenSweeper:
 
         def work(first: int, last: int) -> None:
             word_topics = np.zeros((num_distinct, size), np.float32)
-            kernels.sweep_documents(
-                first,
-                last,
-                x.indptr,
-                x.words,
-                x.counts,
-                word_rows,
-                starts,
-                self.token_starts,
-                self.topics,
-                self.alpha,
-                assignments,
-                init_sweeps,
-                sweeps,
-                burn_in,
-                doc_topics,
-                word_topics,
-            )
+            num_tokens = int(self.token_starts[last] - self.token_starts[first])
+            for first_sweep, last_sweep in sweep_runs(-init_sweeps, sweeps, num_tokens, size):
+                kernels.sweep_documents(
+                    first,
+                    last,
+                    x.indptr,
+                    x.words,
+                    x.counts,
+                    word_rows,
+                    starts,
+                    self.token_starts,
+                    self.topics,
+                    self.alpha,
+                    assignments,
+                    init_sweeps,
+                    first_sweep,
+                    last_sweep,
+                    burn_in,
+                    doc_topics,
+                    word_topics,
+                )
             sums.add(word_topics)
 
         self.run_in_threads(work, rounds=init_sweeps + sweeps, threads=threads)
@@ -388,6 +391,30 @@ def run_in_threads(
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def sweep_runs(first: int, last: int, num_tokens: int, padded_size: int) -> list[tuple[int, int]]:
+    """Divide sweeps `first` to `last - 1` into runs of at most about `MAX_CALL_SECONDS`.
+
+    Runs of documents are that short already, but for a single long document.
+
+    Parameters
+    ----------
+    first, last
+        The first sweep, and the one after the last.
+    num_tokens
+        Tokens per sweep.
+    padded_size
+        Number of topics, padded.
+
+    Examples
+    --------
+    >>> sweep_runs(-1, 3, 10, 16), sweep_runs(-1, 3, 10**7, 16)
+    ([(-1, 3)], [(-1, 0), (0, 1), (1, 2), (2, 3)])
+    """
+    seconds = token_seconds(num_tokens, 1, padded_size)
+    number = max(1, int(2 * MAX_CALL_SECONDS / max(seconds, 1e-9)))
+    return [(i, min(i + number, last)) for i in range(first, last, number)]
 
 
 def document_runs(

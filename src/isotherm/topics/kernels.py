@@ -77,17 +77,19 @@ def sweep_documents(
     alpha,
     assignments,
     init_sweeps,
-    sweeps,
+    first_sweep,
+    last_sweep,
     burn_in,
     doc_topics,
     word_topics,
 ):
-    r"""Run semi-collapsed sweeps over documents `first` to `last - 1`.
+    r"""Run semi-collapsed sweeps `first_sweep` to `last_sweep - 1` over a run of documents.
 
-    Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded)
-    and, if `word_topics` has rows, to row `word_rows[i]` of `word_topics` for entry `i`.
-    `init_sweeps` (0 or 1) initializing sweeps come before all others. `starts` are the starts of
-    the documents' random streams, `token_starts` the index of each document's first assignment.
+    The documents are `first` to `last - 1`. Sweeps count from `-init_sweeps` (0 or 1), as a sweep
+    that initializes comes before sweep 0. Adds the counts of the sweeps from `burn_in` on to
+    `doc_topics` (documents, padded) and, if `word_topics` has rows, to row `word_rows[i]` of
+    `word_topics` for entry `i`. `starts` are the starts of the documents' random streams,
+    `token_starts` the index of each document's first assignment.
     """
     num_topics = len(alpha)
     n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
@@ -98,8 +100,9 @@ def sweep_documents(
         )
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
-        state, gamma = starts[j], increment(starts[j])
-        for sweep in range(-init_sweeps, sweeps):
+        gamma = increment(starts[j])
+        state = starts[j] + gamma * np.uint64((first_sweep + init_sweeps) * length)
+        for sweep in range(first_sweep, last_sweep):
             kept = sweep >= burn_in
             for t in range(length):
                 k = assignments[begin + t]

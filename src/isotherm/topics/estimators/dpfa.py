@@ -299,7 +299,7 @@ class BayesianDPFA(TopicEstimator):
             Layer, from 1 (the topics) to the number of layers.
         """
         check_is_fitted(self)
-        check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self.layers))
+        check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self._fitted_layers))
         draws, means = (
             np.stack([summaries.unit_words(x, layer) for x in parameters])
             for parameters in (self.parameters_, self._learner.predictive_parameters())
@@ -343,7 +343,7 @@ class BayesianDPFA(TopicEstimator):
                 " ".join(str(w.word) for w in words) or f"unit {k}"
                 for k, words in enumerate(self.top_words(num_words, vocabulary, layer=layer))
             ]
-            for layer in range(1, len(self.layers) + 1)
+            for layer in range(1, len(self._fitted_layers) + 1)
         ]
         return unit_graph.plot_graph(activation, labels, max_units, max_links)
 
@@ -394,7 +394,12 @@ class BayesianDPFA(TopicEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return self.layers[0]
+        return self._fitted_layers[0]
+
+    @property
+    def _fitted_layers(self) -> tuple[int, ...]:
+        """Units per layer of the fitted model; `layers` may have been set since."""
+        return self._learner.plan.model.layers
 
     def _hashed_corpus(self, X: Any) -> Corpus:
         """Convert counts to documents whose random numbers depend only on their words."""
@@ -407,11 +412,11 @@ class BayesianDPFA(TopicEstimator):
         return split._replace(observed=summaries.numbered_by_words(split.observed))
 
     def _layer_data(self, corpus: Corpus, vocabulary: Any) -> dict[str, Any]:
-        if len(self.layers) == 1:
+        if len(self._fitted_layers) == 1:
             return {}
         words = [
             [[w.word for w in unit] for unit in self.top_words(3, vocabulary, layer=layer)]
-            for layer in range(1, len(self.layers) + 1)
+            for layer in range(1, len(self._fitted_layers) + 1)
         ]
         return layer_data(self._summarize(corpus).activation, words)
 
@@ -457,6 +462,8 @@ class BayesianDPFA(TopicEstimator):
                 "`layers` must be a tuple with the number of units of each layer, such as (128, 64)"
                 f" or (4,), got {self.layers!r}."
             )
+        for size in self.layers:
+            check_scalar(size, "each size in `layers`", Integral, min_val=1)
         if self.start_documents is not None:
             check_scalar(self.start_documents, "start_documents", Integral, min_val=0)
         check_scalar(self.diffusion, "diffusion", Real, min_val=0)

@@ -351,11 +351,12 @@ class BayesianLDA(TopicEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_components
+        return len(self._learner.alpha())
 
     @property
     def _alpha(self) -> np.ndarray:
-        return layout.as_alpha(self._learner.alpha(), self.n_components)
+        alpha = self._learner.alpha()
+        return layout.as_alpha(alpha, len(alpha))
 
     def _begin_stream(self, corpus: Corpus) -> None:
         sampler = self._sampler("filter")
