@@ -394,9 +394,9 @@ def run_in_threads(
 
 
 def sweep_runs(first: int, last: int, num_tokens: int, padded_size: int) -> list[tuple[int, int]]:
-    """Divide sweeps `first` to `last - 1` into runs of at most about `MAX_CALL_SECONDS`.
+    """Divide sweeps `first` to `last - 1` into runs of at most about twice `MAX_CALL_SECONDS`.
 
-    Runs of documents are that short already, but for a single long document.
+    Runs of documents are short already (`document_runs`), but for a single long document.
 
     Parameters
     ----------
@@ -410,7 +410,7 @@ def sweep_runs(first: int, last: int, num_tokens: int, padded_size: int) -> list
     Examples
     --------
     >>> sweep_runs(-1, 3, 10, 16), sweep_runs(-1, 3, 10**7, 16)
-    ([(-1, 3)], [(-1, 0), (0, 1), (1, 2), (2, 3)])
+    ([(-1, 3)], [(-1, 1), (1, 3)])
     """
     seconds = token_seconds(num_tokens, 1, padded_size)
     number = max(1, int(2 * MAX_CALL_SECONDS / max(seconds, 1e-9)))
