@@ -126,6 +126,7 @@ def test_prequential_perplexity_is_of_documents_not_yet_learned():
         (BayesianDPFA((2,), step_size=0.1, **FAST), "step_size"),
         (BayesianDPFA((2,), inference="gibbs", sampler="sgrld", **FAST), "sampler"),
         (BayesianDPFA((2,), inference="filtering", weight_step_size=1, **FAST), "weight_step_size"),
+        (BayesianDPFA((2,), inference="filtering", num_chains=3, **FAST), "num_chains"),
     ],
 )
 def test_a_setting_without_effect_is_reported(model, name):

@@ -3,7 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -179,6 +179,14 @@ def best_starts(
     return [start for _, start in best]
 
 
+def rank_chains(chains: Sequence[GibbsLDA]) -> tuple[list[int], int]:
+    """Return chains from the most probable on, by index, and how many of them should predict."""
+    joints = np.array([chain.log_joint() for chain in chains])
+    tokens = chains[0].corpus.num_tokens
+    num_predicting = int(np.sum(joints > joints.max() - WORSE_CHAIN * tokens))
+    return np.argsort(-joints).tolist(), num_predicting
+
+
 class LDAPlan(NamedTuple):
     """Settings from which a chain or filter of LDA is built; it can be pickled."""
 
@@ -297,9 +305,8 @@ class GibbsLDALearner(LDALearner):
                 if i in kept:
                     sweeps.append((chain.counts(), np.array(chain.alpha), float(chain.beta)))
                 made_sweep()
-        joints = np.array([chain.log_joint() for chain in chains])
-        self.chains = [self.chains[i] for i in np.argsort(-joints)]
-        self.num_predicting = int(np.sum(joints > joints.max() - WORSE_CHAIN * corpus.num_tokens))
+        order, self.num_predicting = rank_chains(chains)
+        self.chains = [self.chains[i] for i in order]
 
     def as_filter(self, total: float | None) -> "LDAFilterLearner":
         """Return a filter that continues with new documents, given the mean counts of the draws.
