@@ -70,6 +70,26 @@ def test_errors_are_one_line_and_nothing_is_written(folder, tmp_path, options, m
     assert isotherm(tmp_path / "nowhere").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("out", "save", "message"),
+    [
+        ("nowhere/page.html", None, "`--out` is `{0}/nowhere/page.html`, but there is no folder"),
+        ("page.html", "nowhere/model.nc", "`--save` is `{0}/nowhere/model.nc`, but there is no"),
+        ("texts", None, "`--out` must be a file, but `{0}/texts` is a folder"),
+        ("page.nc", None, "The page and the model would be the same file"),
+        ("page.html", "model.pkl", "must end in .nc or .zarr or .safetensors, got `model.pkl`"),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused_before_the_fit(
+    folder, tmp_path, monkeypatch, out, save, message
+):
+    monkeypatch.setattr(BayesianLDA, "fit", None)  # calling it would raise another error
+    options = [] if save is None else ["--save", tmp_path / save]
+    done = isotherm(folder, "--out", tmp_path / out, *options, "--no-open")
+    assert done.exit_code == 2 and message.format(tmp_path) in done.stderr.replace("\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
 def test_a_link_out_of_the_folder_is_not_read(folder, tmp_path):
     """A folder of somebody else may link to a secret, and the page shows words of all texts."""
     (tmp_path / "secret").write_text("password " * 50)

@@ -90,7 +90,7 @@ def test_draws_of_alpha_leave_the_joint_law_invariant(shape):
 def draw_through_words(rng, n, alpha, shape):
     """The step of beta: topics in place of documents, words in place of topics."""
     assert shape == "symmetric"
-    drawn = priors.draw_word_prior(rng, n[n > 0], n.sum(1), alpha[0], n.shape[1])
+    drawn = priors.draw_word_prior(rng, n.T.astype(np.float32), n.sum(1), alpha[0])
     return np.full(n.shape[1], drawn)
 
 

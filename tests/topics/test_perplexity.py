@@ -141,5 +141,5 @@ def test_bad_settings_are_refused():
         CompletionScore(split, ALPHA, fold_in="magic")
     with pytest.raises(ValueError, match="no draws to score"):
         CompletionScore(split, ALPHA).result()
-    with pytest.raises(ValueError, match="no scored tokens"):
+    with pytest.raises(ValueError, match="no tokens to score"):
         CompletionScore(completion(as_corpus([[1, 0]]), seed=0), ALPHA)

@@ -31,7 +31,11 @@ def topics(
     ] = None,
     passes: Annotated[
         int | None,
-        typer.Option(help="Passes over the texts.", min=1, show_default="10; 200 with layers"),
+        typer.Option(
+            help="Passes over the texts.",
+            min=1,
+            show_default="8 to 12, by the number of topics; 200 with layers",
+        ),
     ] = None,
     min_documents: Annotated[
         int, typer.Option(help="Ignore words that are in fewer texts.", min=1)
@@ -64,16 +68,16 @@ def topics(
 
     with exit_on_error(context):
         console = tables.stderr_console(quiet)
+        model_path = _check_files(out, save)
+        model = _model(number, layers, passes, seed, verbose=not quiet and console.is_terminal)
         texts = _read_texts(folder, pattern)
         corpus, tokens = _count(list(texts.values()), min_documents, max_share, stop_words)
         console.print(f"{corpus!r} in {folder}", markup=False, soft_wrap=True)
-        model = _model(number, layers, passes, seed, verbose=not quiet and console.is_terminal)
         model.fit(corpus)
         measures = ["c_v", "npmi"]
         table = model.topic_table(corpus, reference=tokens, measures=measures, num_words=8)
         typer.echo(str(table))
-        save = out.with_suffix(".nc") if save is None else save
-        model.save(save)
+        model.save(model_path)
         page = model.write_page(
             out,
             corpus,
@@ -82,11 +86,27 @@ def topics(
             title=f"Topics of {folder.resolve().name}",
             table=table,
         )
-        console.print(f"Model: {save}\nPage: {page}", markup=False, soft_wrap=True)
+        console.print(f"Model: {model_path}\nPage: {page}", markup=False, soft_wrap=True)
         if show and console.is_terminal:
             import webbrowser
 
             webbrowser.open(page.resolve().as_uri())
+
+
+def _check_files(out: Path, save: Path | None) -> Path:
+    """Check the names of the files before a long fit, and return that of the model."""
+    from isotherm.io.sealed import check_suffix
+
+    model = out.with_suffix(".nc") if save is None else save
+    check_suffix(model)
+    for option, path in (("--out", out), ("--save", model)):
+        if not path.parent.is_dir():
+            raise ValueError(f"`{option}` is `{path}`, but there is no folder `{path.parent}`.")
+    if out.is_dir():
+        raise ValueError(f"`--out` must be a file, but `{out}` is a folder.")
+    if out.resolve() == model.resolve():
+        raise ValueError(f"The page and the model would be the same file, `{out}`: use `--save`.")
+    return model
 
 
 def _read_texts(folder: Path, pattern: str) -> dict[str, str]:

@@ -11,7 +11,8 @@ MAX_TOKENS = 2**22
 """Most words that a document can have, repetitions included.
 
 Gibbs sweeps assign every word by itself, a document at a time. They count in single precision,
-which is exact up to four times this number, and cannot be interrupted within a document.
+which is exact up to four times this number, and cannot be interrupted within a sweep of a document,
+nor, for `BayesianDPFA` with stochastic gradients, within a document.
 """
 
 

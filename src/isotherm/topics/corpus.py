@@ -9,7 +9,7 @@ It has the prior's topic proportions, adds nothing to a score, and counts as one
 gradient is scaled to. `as_corpus` can drop or reject empty documents instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -200,6 +200,20 @@ def check_vocabulary(vocabulary: Sequence[str], num_words: int) -> tuple[str, ..
         twice = next(word for word in words if word in seen or seen.add(word))
         raise ValueError(f"`vocabulary` contains {twice!r} twice.")
     return words
+
+
+def names_by_column(dictionary: Mapping[Any, Any]) -> list[Any]:
+    """Return the names of the columns in order, from columns to names or from names to columns."""
+    pairs = dict(dictionary.items())
+    if pairs and all(isinstance(name, str) for name in pairs):
+        pairs = {column: name for name, column in pairs.items()}
+    missing = next((i for i in range(len(pairs)) if i not in pairs), None)
+    if missing is not None:
+        raise ValueError(
+            f"The vocabulary has {len(pairs)} words, but none has the number {missing}: the "
+            "numbers must be 0, 1, 2, … (for gensim, call `dictionary.compactify()`)."
+        )
+    return [pairs[i] for i in range(len(pairs))]
 
 
 class TrainTest(NamedTuple):

@@ -6,7 +6,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,13 @@ from isotherm.data.registry import PathLike, locate
 from isotherm.data.shards import Position, Shards
 from isotherm.data.word_counts import check_rows
 from isotherm.topics import counter_rng
-from isotherm.topics.corpus import Corpus, as_corpus, check_vocabulary, join_corpora
+from isotherm.topics.corpus import (
+    Corpus,
+    as_corpus,
+    check_vocabulary,
+    join_corpora,
+    names_by_column,
+)
 
 
 def read_corpus(path: PathLike, vocabulary: PathLike | Sequence[str] | None = None) -> Corpus:
@@ -38,7 +44,7 @@ def read_corpus(path: PathLike, vocabulary: PathLike | Sequence[str] | None = No
 
 def from_bags(
     bags: Iterable[Iterable[tuple[int, int]]],
-    dictionary: Mapping[int, str] | Sequence[str] | None = None,
+    dictionary: Mapping[Any, Any] | Sequence[str] | None = None,
     *,
     num_words: int | None = None,
 ) -> Corpus:
@@ -60,16 +66,25 @@ def from_bags(
     """
     if (dictionary is None) == (num_words is None):
         raise ValueError("`from_bags` needs `dictionary` or `num_words`, and not both.")
-    names = None if dictionary is None else [dictionary[i] for i in range(len(dictionary))]
-    rows = [list(bag) for bag in bags]
+    names = None if dictionary is None else _names(dictionary)
+    rows = [list(bag) if isinstance(bag, Iterable) else [bag] for bag in bags]
     for j, row in enumerate(rows):
         if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in row):
             raise ValueError(f"`bags`: document {j} must be a list of pairs (word, count).")
+        if any(isinstance(number, str) for pair in row for number in pair):
+            raise ValueError(
+                f"`bags`: document {j} has words instead of their numbers: convert texts by "
+                "gensim's `dictionary.doc2bow(words)`."
+            )
     pairs = np.array([pair for row in rows for pair in row]).reshape(-1, 2)
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
     size = len(names) if names is not None else int(num_words or 0)
     words = pairs[:, 0].astype(np.int64)
     return as_corpus(check_rows(indptr, words, pairs[:, 1], size, what="`bags`"), names)
+
+
+def _names(dictionary: Mapping[Any, Any] | Sequence[str]) -> list[str]:
+    return names_by_column(dictionary) if isinstance(dictionary, Mapping) else list(dictionary)
 
 
 def shuffle_buffer(

@@ -186,7 +186,7 @@ def draw_log_beta(rng: np.random.Generator, a: float, b: np.ndarray) -> np.ndarr
 
 
 def draw_word_prior(
-    rng: np.random.Generator, counts: np.ndarray, totals: np.ndarray, beta: float, num_words: int
+    rng: np.random.Generator, word_topics: np.ndarray, totals: np.ndarray, beta: float
 ) -> float:
     r"""Draw $\beta$ given the tokens of all topics.
 
@@ -194,16 +194,14 @@ def draw_word_prior(
     ----------
     rng
         Random generator.
-    counts
-        The $n_{kw}$ that are positive, in any order.
+    word_topics
+        $n_{kw}$, (words, padded), float32.
     totals
         $n_k$, (topics,).
     beta
         Current $\beta$.
-    num_words
-        $V$.
     """
-    at_least = len(counts) - np.cumsum(np.bincount(counts))[:-1]
+    num_words, at_least = len(word_topics), kernels.cells_with_at_least(word_topics)
     tables = draw_table_sums(rng, at_least, np.array([0, len(at_least)]), np.array([beta])).sum()
     rate = -draw_log_beta(rng, num_words * beta, totals[totals > 0]).sum()
     drawn = rng.gamma(HYPER_SHAPE + tables) / (HYPER_RATE + num_words * rate)

@@ -244,24 +244,27 @@ class _TokenSweeper:
 
         def work(first: int, last: int) -> None:
             word_topics = np.zeros((num_distinct, size), np.float32)
-            kernels.sweep_documents(
-                first,
-                last,
-                x.indptr,
-                x.words,
-                x.counts,
-                word_rows,
-                starts,
-                self.token_starts,
-                self.topics,
-                self.alpha,
-                assignments,
-                init_sweeps,
-                sweeps,
-                burn_in,
-                doc_topics,
-                word_topics,
-            )
+            num_tokens = int(self.token_starts[last] - self.token_starts[first])
+            for first_sweep, last_sweep in sweep_runs(-init_sweeps, sweeps, num_tokens, size):
+                kernels.sweep_documents(
+                    first,
+                    last,
+                    x.indptr,
+                    x.words,
+                    x.counts,
+                    word_rows,
+                    starts,
+                    self.token_starts,
+                    self.topics,
+                    self.alpha,
+                    assignments,
+                    init_sweeps,
+                    first_sweep,
+                    last_sweep,
+                    burn_in,
+                    doc_topics,
+                    word_topics,
+                )
             sums.add(word_topics)
 
         self.run_in_threads(work, rounds=init_sweeps + sweeps, threads=threads)
@@ -390,6 +393,30 @@ def run_in_threads(
         pool.shutdown(cancel_futures=True)
 
 
+def sweep_runs(first: int, last: int, num_tokens: int, padded_size: int) -> list[tuple[int, int]]:
+    """Divide sweeps `first` to `last - 1` into runs of at most about twice `MAX_CALL_SECONDS`.
+
+    Runs of documents are short already (`document_runs`), but for a single long document.
+
+    Parameters
+    ----------
+    first, last
+        The first sweep, and the one after the last.
+    num_tokens
+        Tokens per sweep.
+    padded_size
+        Number of topics, padded.
+
+    Examples
+    --------
+    >>> sweep_runs(-1, 3, 10, 16), sweep_runs(-1, 3, 10**7, 16)
+    ([(-1, 3)], [(-1, 1), (1, 3)])
+    """
+    seconds = token_seconds(num_tokens, 1, padded_size)
+    number = max(1, int(2 * MAX_CALL_SECONDS / max(seconds, 1e-9)))
+    return [(i, min(i + number, last)) for i in range(first, last, number)]
+
+
 def document_runs(
     token_starts: np.ndarray, seconds: float, least: int = 1
 ) -> list[tuple[int, int]]:
@@ -409,9 +436,10 @@ def document_runs(
     >>> document_runs(np.array([0, 5, 10, 15, 20]), 4 * MAX_CALL_SECONDS)
     [(0, 1), (1, 2), (2, 3), (3, 4)]
     """
-    number = max(least, int(np.ceil(seconds / MAX_CALL_SECONDS)))
+    size, number = len(token_starts) - 1, max(least, int(np.ceil(seconds / MAX_CALL_SECONDS)))
+    if number == 1:
+        return [(0, size)]
     total = token_starts[-1] - token_starts[0]
     targets = token_starts[0] + np.linspace(0, total, number + 1)[1:-1]
     cuts = np.unique(np.searchsorted(token_starts, targets)).tolist()
-    size = len(token_starts) - 1
     return list(pairwise([0, *(cut for cut in cuts if 0 < cut < size), size]))

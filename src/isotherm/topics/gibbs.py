@@ -100,6 +100,7 @@ class GibbsLDA:
         if learn_beta and prior_counts is not None:
             raise ValueError("`learn_beta` must be False if there are `prior_counts`.")
         self._words, self._starts = corpus.tokens(), corpus.token_starts
+        self._key = counter_rng.purpose_key(seed, "collapsed")
         if len(self._words) == 0:
             raise ValueError("`corpus` has no tokens.")
         self.num_sweeps = 0
@@ -147,8 +148,7 @@ class GibbsLDA:
 
     def _state(self) -> tuple[Any, ...]:
         """Return what a sweep changes, what it depends on, and its random streams."""
-        key = counter_rng.purpose_key(self.seed, "collapsed")
-        streams = counter_rng.streams(key, self.num_sweeps, self.corpus.documents)
+        streams = counter_rng.streams(self._key, self.num_sweeps, self.corpus.documents)
         counts = self.assignments, self._word_topics, self._totals
         return (*counts, self.alpha, self.beta, streams)
 
@@ -168,9 +168,8 @@ class GibbsLDA:
             )
             self.alpha = layout.as_alpha(drawn, self.num_topics)
         if self.learn_beta:
-            counts = self._word_topics[self._word_topics > 0].astype(np.int64)
             totals = self._totals[: self.num_topics]
-            self.beta = draw_word_prior(rng, counts, totals, self.beta, self.corpus.num_words)
+            self.beta = draw_word_prior(rng, self._word_topics, totals, self.beta)
 
     def draws(
         self, num_draws: int, *, thin: int = 1, burn_in: int = 0, progress: bool | None = False
@@ -200,15 +199,19 @@ class GibbsLDA:
 
     def log_joint(self) -> float:
         r"""Compute $\log p(w, z)$; burn-in is over when it has stopped increasing."""
-        total = self.alpha.sum(dtype=np.float64)
-        n = self.beta + self._word_topics[:, : self.num_topics].astype(np.float64)
-        prior = np.broadcast_to(self.prior_counts, self._word_topics.shape)[:, : self.num_topics]
-        prior = self.beta + prior
-        words = gammaln(n).sum() - gammaln(n.sum(0)).sum()
-        words += gammaln(prior.sum(0)).sum() - gammaln(prior).sum()
+        alpha = self.alpha.astype(np.float64)
+        n, prior = self._word_topics[:, : self.num_topics], np.zeros((1, 1))
+        if self.prior_counts.any():
+            prior = self.prior_counts[:, : self.num_topics]
+        mass = self.beta * len(n) + np.broadcast_to(prior.sum(0), self.num_topics)
+        words = gammaln(mass).sum() - gammaln(mass + (n - prior).sum(0, dtype=np.float64)).sum()
+        cells = np.nonzero(n)  # the terms of all others are zero
+        before = self.beta + np.broadcast_to(prior, n.shape)[cells]
+        words += (gammaln(self.beta + n[cells].astype(np.float64)) - gammaln(before)).sum()
         m = self._doc_topics()
-        topics = (gammaln(m + self.alpha) - gammaln(self.alpha)).sum()
-        topics += (gammaln(total) - gammaln(m.sum(1) + total)).sum()
+        document, topic = np.nonzero(m)
+        topics = (gammaln(m[document, topic] + alpha[topic]) - gammaln(alpha[topic])).sum()
+        topics += (gammaln(alpha.sum()) - gammaln(m.sum(1) + alpha.sum())).sum()
         return float(words + topics)
 
     def state_dict(self) -> StateDict:

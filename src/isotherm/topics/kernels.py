@@ -77,17 +77,19 @@ def sweep_documents(
     alpha,
     assignments,
     init_sweeps,
-    sweeps,
+    first_sweep,
+    last_sweep,
     burn_in,
     doc_topics,
     word_topics,
 ):
-    r"""Run semi-collapsed sweeps over documents `first` to `last - 1`.
+    r"""Run semi-collapsed sweeps `first_sweep` to `last_sweep - 1` over a run of documents.
 
-    Adds the counts of every sweep after the first `burn_in` to `doc_topics` (documents, padded)
-    and, if `word_topics` has rows, to row `word_rows[i]` of `word_topics` for entry `i`.
-    `init_sweeps` (0 or 1) initializing sweeps come before all others. `starts` are the starts of
-    the documents' random streams, `token_starts` the index of each document's first assignment.
+    The documents are `first` to `last - 1`. Sweeps count from `-init_sweeps` (0 or 1), as a sweep
+    that initializes comes before sweep 0. Adds the counts of the sweeps from `burn_in` on to
+    `doc_topics` (documents, padded) and, if `word_topics` has rows, to row `word_rows[i]` of
+    `word_topics` for entry `i`. `starts` are the starts of the documents' random streams,
+    `token_starts` the index of each document's first assignment.
     """
     num_topics = len(alpha)
     n, weights, words, rows = token_buffers(first, last, token_starts, num_topics)
@@ -98,8 +100,9 @@ def sweep_documents(
         )
         for k in range(num_topics):
             weights[k] = alpha[k] + n[k]
-        state, gamma = starts[j], increment(starts[j])
-        for sweep in range(-init_sweeps, sweeps):
+        gamma = increment(starts[j])
+        state = starts[j] + gamma * np.uint64((first_sweep + init_sweeps) * length)
+        for sweep in range(first_sweep, last_sweep):
             kept = sweep >= burn_in
             for t in range(length):
                 k = assignments[begin + t]
@@ -303,3 +306,18 @@ def documents_with_at_least(token_starts, assignments, num_topics):
             starts[1:] = np.cumsum(most)
             at_least = np.zeros(starts[-1], np.int64)
     return at_least, starts
+
+
+@njit(cache=True, nogil=True)
+def cells_with_at_least(word_topics):
+    """Count the cells of a table of whole numbers with at least `i`, for `i` = 1, 2, …."""
+    largest = np.float32(0)
+    for count in word_topics.flat:
+        largest = max(largest, count)
+    at_least = np.zeros(int(largest) + 1, np.int64)
+    for count in word_topics.flat:
+        if count > 0:
+            at_least[int(count)] += 1
+    for i in range(len(at_least) - 2, 0, -1):
+        at_least[i] += at_least[i + 1]
+    return at_least[1:]

@@ -103,7 +103,10 @@ class CompletionScore:
         if fold_in not in ("gibbs", "fixed-point"):
             raise ValueError(f"`fold_in` must be 'gibbs' or 'fixed-point', got {fold_in!r}.")
         if split.scored.num_tokens == 0:
-            raise ValueError("`split` has no scored tokens.")
+            raise ValueError(
+                "There are no tokens to score: the documents are empty, or have one word each, "
+                "which is observed."
+            )
         expected_counts.check_sweeps(sweeps, burn_in)
         self.split, self.alpha, self.fold_in, self.warm = split, alpha, fold_in, warm
         self.sweeps, self.burn_in, self.seed, self.threads = sweeps, burn_in, seed, threads

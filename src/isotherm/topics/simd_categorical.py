@@ -90,13 +90,15 @@ def _pick_lanes(
     ]
     counts = [builder.zext(builder.ctpop(builder.bitcast(x, mask)), _I64) for x in passed]
     lanes = [builder.select(builder.icmp_unsigned(">", x, last), last, x) for x in counts]
-    tables = [cgutils.alloca_once(builder, ir.ArrayType(_F32, LANES + 1)) for _ in prefixes]
+    tables = [cgutils.alloca_once(builder, ir.ArrayType(_F32, 2 * LANES)) for _ in prefixes]
     for table, prefix in zip(tables, prefixes, strict=True):
-        builder.store(_F32(0.0), builder.gep(table, [_I64(0), _I64(0)]))
-        sums = builder.bitcast(builder.gep(table, [_I64(0), _I64(1)]), _VECTOR.as_pointer())
-        builder.store(prefix, sums, align=4)
+        table.align = 4 * LANES  # a store across two cache lines would delay the load that follows
+        builder.store(_F32(0.0), builder.gep(table, [_I64(0), _I64(_LAST)]))
+        sums = builder.bitcast(builder.gep(table, [_I64(0), _I64(LANES)]), _VECTOR.as_pointer())
+        builder.store(prefix, sums, align=4 * LANES)
     pointers = [
-        builder.gep(table, [_I64(0), lane]) for table, lane in zip(tables, lanes, strict=True)
+        builder.gep(table, [_I64(0), builder.add(lane, last)])
+        for table, lane in zip(tables, lanes, strict=True)
     ]
     return lanes, [builder.load(pointer) for pointer in pointers]
 

@@ -48,6 +48,8 @@ def test_bad_arguments_are_refused():
     for arguments, message in [
         (([],), "`candidates` must be positive"),
         (([0, 2],), "`candidates` must be positive"),
+        (([2, 2.5],), "`candidates` must be positive"),
+        ((["2"],), "`candidates` must be positive"),
     ]:
         with pytest.raises(ValueError, match=message):
             choose_num_topics(BayesianLDA(), documents(10), *arguments)

@@ -16,6 +16,7 @@ from isotherm.topics.corpus import as_corpus
 from isotherm.topics.dpfa.initialization import learn_start
 from isotherm.topics.dpfa.model import DPFA
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
+from isotherm.topics.estimators import dpfa_learners
 from isotherm.topics.estimators.dpfa import BayesianDPFA
 from isotherm.topics.scir import SCIR
 from marks import slow
@@ -60,14 +61,15 @@ def test_every_algorithm_finds_the_topics_of_documents(inference):
     counts, theta = simulated()
     model = BayesianDPFA((3, 2), inference=inference, batch_size=20, random_state=0).fit(counts)
     assert model.components_.reshape(3, 3, 6).sum(2).max(1).min() > 0.9
+    chains = 2 if inference == "gibbs" else 1
     shapes = {
-        "topics": (1, 20, 3, 18),
-        "rates": (1, 20, 3),
-        "gamma0": (1, 20),
-        "p": (1, 20, 3),
-        "weights1": (1, 20, 3, 2),
-        "biases1": (1, 20, 3),
-        "biases2": (1, 20, 2),
+        "topics": (chains, 20, 3, 18),
+        "rates": (chains, 20, 3),
+        "gamma0": (chains, 20),
+        "p": (chains, 20, 3),
+        "weights1": (chains, 20, 3, 2),
+        "biases1": (chains, 20, 3),
+        "biases2": (chains, 20, 2),
     }
     assert {name: draws.shape for name, draws in model.draws_.items()} == shapes
     assert len(model.parameters_) == 20
@@ -85,6 +87,41 @@ def test_every_algorithm_finds_the_topics_of_documents(inference):
     assert model.on_rates_.shape == (2,) and 0.2 < model.on_rates_[0] < 0.95
     passes = {"sgmcmc": 10, "filtering": 1, "gibbs": 200}[inference]
     assert model.n_iter_ == passes and model.n_documents_seen_ == 200 * passes
+
+
+def test_predictions_are_averaged_over_chains_and_topics_are_those_of_the_first():
+    counts, _ = simulated(80)
+    settings = {"max_iter": 40, "num_draws": 3, "random_state": 0}
+    model = BayesianDPFA((3, 2), num_chains=2, **settings).fit(counts)
+    learner = model._learner
+    learner.num_predicting = 2
+    draws = model.draws_["topics"]
+    assert draws.shape == (2, 3, 3, 18) and not np.array_equal(draws[0], draws[1])
+    np.testing.assert_allclose(model.components_, draws[0].mean(0), atol=0.05)
+    assert len(learner.predictive_parameters()) == 6 and len(model.parameters_) == 3
+    score = model._score(counts, None, None)
+    assert score.num_draws == 6 and np.isfinite(score.result().value)
+    both = model.perplexity(counts)
+    learner.num_predicting = 1
+    assert model.perplexity(counts) != both
+    # One chain makes as many sweeps as both together.
+    one = BayesianDPFA((3, 2), num_chains=1, **settings | {"max_iter": 20}).fit(counts)
+    assert any(
+        np.array_equal(one._learner.chains[0][0][0].topics, chain[0][0].topics)
+        for chain in learner.chains
+    )
+
+
+@pytest.mark.slow
+def test_a_chain_that_starts_with_merged_topics_does_not_predict(monkeypatch):
+    """The start is that of LDA, whose test has the same name."""
+    rng = np.random.default_rng(0)
+    topics = np.kron(np.eye(3), np.ones((1, 6))) / 6
+    counts = rng.multinomial(40, rng.dirichlet(np.full(3, 0.2), 120) @ topics)
+    settings = {"max_iter": 40, "num_chains": 4, "num_draws": 5, "random_state": 0}
+    monkeypatch.setattr(dpfa_learners, "LDA_SWEEPS", 5)
+    good = BayesianDPFA((3,), **settings).fit(counts)
+    assert good._learner.num_predicting < 4
 
 
 def test_gibbs_sampling_continues_with_stochastic_gradients():

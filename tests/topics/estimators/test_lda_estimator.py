@@ -15,6 +15,7 @@ from isotherm.topics.corpus import as_corpus, completion
 from isotherm.topics.estimators import learners
 from isotherm.topics.estimators.lda import BayesianLDA
 from isotherm.topics.estimators.learners import SAMPLERS
+from isotherm.topics.gibbs import sweep_chains
 from isotherm.topics.perplexity import CompletionScore
 from marks import slow
 
@@ -98,10 +99,26 @@ def test_predictions_are_averaged_over_chains_and_topics_are_those_of_the_best()
     assert found == pytest.approx(score.result().value, rel=0.02)
     one = BayesianLDA(3, num_chains=1, **settings).fit(counts)
     assert one.draws_["topics"].shape == (1, 5, 3, 18)
-    # The sweeps are divided among the chains.
-    long = BayesianLDA(3, num_chains=1, **settings | {"max_iter": 1}).fit(counts)
-    first = long._learner.chains[0][0][0]
-    assert any(np.array_equal(first, chain[0][0]) for chain in lda._learner.chains)
+
+
+@pytest.mark.parametrize(
+    ("num_topics", "num_chains", "expected"),
+    [(3, 2, 240), (3, 1, 240), (45, 2, 270), (200, 2, 360), (3, 3, 240)],
+)
+def test_the_sweeps_are_divided_among_starts_and_chains(
+    num_topics, num_chains, expected, monkeypatch
+):
+    """More topics get more sweeps by default, 8 to 12 passes of 30."""
+    made = [0]
+
+    def sweep(chains):
+        made[0] += len(chains)
+        sweep_chains(chains)
+
+    monkeypatch.setattr(learners, "sweep_chains", sweep)
+    lda = BayesianLDA(num_topics, num_chains=num_chains, random_state=0).fit(np.eye(4, dtype=int))
+    assert expected <= made[0] < expected + num_chains
+    assert lda.n_iter_ * 30 == expected and len(lda.draws_["topics"][0]) == 20
 
 
 def test_a_chain_with_merged_topics_does_not_predict(monkeypatch):
@@ -136,7 +153,7 @@ def test_gibbs_sampling_continues_as_a_filter():
     lda = BayesianLDA(3, random_state=1).fit(counts[:150])
     before, topics = lda.perplexity(counts[150:]), lda.components_
     lda.partial_fit(counts[150:])
-    assert lda.n_documents_seen_ == 10 * 150 + 50
+    assert lda.n_documents_seen_ == 8 * 150 + 50
     np.testing.assert_allclose(lda.components_, topics, atol=0.03)
     assert not np.array_equal(lda.components_, topics)
     assert lda.perplexity(counts[150:]) < 1.02 * before
@@ -150,7 +167,7 @@ def test_priors_are_learned_by_default_or_kept_as_given(sampler):
     topics = np.kron(np.eye(3), np.ones((1, 6))) + 0.01
     theta = rng.dirichlet([0.1, 0.1, 1.0], 300)
     counts = rng.multinomial(40, theta @ (topics / topics.sum(1, keepdims=True)))
-    settings = {"sampler": sampler, "random_state": 1}
+    settings = {"sampler": sampler, "random_state": 1, "max_iter": 20}
     learned = BayesianLDA(3, doc_topic_prior="learned", topic_word_prior="learned", **settings)
     learned.fit(counts)
     assert learned.topic_word_prior_ != 0.05 and np.ptp(learned.doc_topic_prior_) > 0.05

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 import isotherm
 from isotherm.data.word_counts import MAX_TOKENS
 from isotherm.exceptions import PolicyWarning
-from isotherm.topics import expected_counts
+from isotherm.topics import expected_counts, kernels, layout
 from isotherm.topics.corpus import as_corpus
 from isotherm.topics.corpus_readers import from_bags, shuffle_buffer
 from isotherm.topics.estimators.dpfa import BayesianDPFA
@@ -66,6 +66,29 @@ def test_long_work_is_cut_into_runs_that_can_be_interrupted(threads):
     assert 3 <= len(done) < 20
 
 
+def test_a_long_document_is_swept_in_several_calls(monkeypatch):
+    """A document of four million words would otherwise ignore Ctrl-C for many seconds."""
+    corpus, rows = as_corpus([[30, 20]]), layout.word_major(np.array([[0.7, 0.3], [0.2, 0.8]]))
+    settings = {"sweeps": 9, "burn_in": 4, "seed": 0}
+    whole = expected_counts.gibbs_counts(rows, corpus, np.ones(2), **settings)
+    calls, sweep_documents = [], kernels.sweep_documents
+
+    def counted(*arguments):
+        calls.append(arguments[12:14])
+        sweep_documents(*arguments)
+
+    monkeypatch.setattr(kernels, "sweep_documents", counted)
+    monkeypatch.setattr(expected_counts, "MAX_CALL_SECONDS", 4e-6)
+    parts = expected_counts.gibbs_counts(rows, corpus, np.ones(2), **settings)
+    assert len(calls) > 2 and calls[0][0] == -1 and calls[-1][1] == 9
+    for a, b in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(a, b)
+    monkeypatch.undo()
+    runs = expected_counts.sweep_runs(-1, 30, MAX_TOKENS, 128)
+    seconds = expected_counts.token_seconds(MAX_TOKENS, max(b - a for a, b in runs), 128)
+    assert len(runs) > 5 and seconds <= 2 * expected_counts.MAX_CALL_SECONDS
+
+
 @pytest.mark.slow
 def test_runs_do_not_change_the_result(monkeypatch):
     counts = counts_of_two_subjects(40)
@@ -103,6 +126,7 @@ def test_prequential_perplexity_is_of_documents_not_yet_learned():
         (BayesianDPFA((2,), step_size=0.1, **FAST), "step_size"),
         (BayesianDPFA((2,), inference="gibbs", sampler="sgrld", **FAST), "sampler"),
         (BayesianDPFA((2,), inference="filtering", weight_step_size=1, **FAST), "weight_step_size"),
+        (BayesianDPFA((2,), inference="filtering", num_chains=3, **FAST), "num_chains"),
     ],
 )
 def test_a_setting_without_effect_is_reported(model, name):
@@ -179,9 +203,60 @@ def test_errors_say_what_to_do(model):
         clone(model).set_params(topic_word_prior=np.ones((2, 4))).fit(np.ones((3, 4)))
 
 
+@pytest.mark.parametrize("model", MODELS, ids=["lda", "dpfa"])
+def test_other_kinds_of_documents_are_refused_with_what_to_do(model):
+    model = clone(model)
+    words = [text.split() for text in TEXTS]
+    with pytest.raises(
+        ValueError, match=r"it has lists of words: .*CountVectorizer\(analyzer=list"
+    ):
+        model.fit(words)
+    assert CountVectorizer(analyzer=list).fit_transform(words).shape == (40, 4)
+    with pytest.raises(ValueError, match=r"convert them by .*from_bags\(bags, dictionary\)"):
+        model.fit([[], [[0, 2], [3, 1]], [[1, 1]]])
+    with pytest.raises(ValueError, match="got an iterable, generator: convert bags of gensim by"):
+        model.fit(bag for bag in [[(0, 2), (3, 1)]])
+
+
+def test_from_bags_names_what_is_wrong():
+    corpus = from_bags([[(0, 1), (1, 2)]], {0: "cat", 1: "dog"})
+    assert corpus.vocabulary == ("cat", "dog") and corpus.num_tokens == 3
+    with pytest.raises(ValueError, match=r"document 1 has words instead of .*doc2bow"):
+        from_bags([[(0, 1)], [("cat", 1)]], num_words=2)
+    with pytest.raises(ValueError, match="document 0 must be a list of pairs"):
+        from_bags([5], num_words=2)
+    with pytest.raises(ValueError, match=r"2 words, but none has the number 1: .*compactify"):
+        from_bags([[(0, 1)]], {0: "cat", 2: "dog"})
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["lda", "dpfa"])
+def test_a_fitted_model_keeps_its_size_when_settings_change(model, tmp_path):
+    counts = counts_of_two_subjects(20)
+    model = clone(model).fit(counts)
+    before, names = model.transform(counts), model.get_feature_names_out()
+    size = {"layers": (5, 4)} if isinstance(model, BayesianDPFA) else {"n_components": 5}
+    model.set_params(**size)
+    np.testing.assert_array_equal(model.transform(counts), before)
+    assert model.get_feature_names_out().tolist() == names.tolist() and len(names) == 2
+    assert model.perplexity(counts) > 1 and len(model.top_words(2)) == 2
+    model.write_page(tmp_path / "page.html", counts)
+
+
+def test_priors_and_splits_of_the_wrong_size_are_named():
+    with pytest.raises(
+        ValueError, match=r"`doc_topic_prior` must be a number or have one for each"
+    ):
+        BayesianLDA(2, doc_topic_prior=[0.1, 0.2, 0.3]).fit([[1, 2], [2, 0]])
+    model = BayesianLDA(2, **FAST).fit([[1, 2], [2, 0]])
+    with pytest.raises(ValueError, match="There are no tokens to score: the documents are empty"):
+        model.perplexity([[0, 0]])
+
+
 def test_dpfa_refuses_a_number_of_layers():
     with pytest.raises(ValueError, match=r"`layers` must be a tuple .* or \(4,\), got 4"):
         BayesianDPFA(4).fit([[1, 2], [2, 0]])
+    with pytest.raises(TypeError, match="each size in `layers` must be an instance of int"):
+        BayesianDPFA((4.5, 2)).fit([[1, 2], [2, 0]])
 
 
 @pytest.mark.parametrize(("integrator", "advised"), [("ABOBA", False), ("euler", True)])
@@ -201,6 +276,9 @@ def test_names_of_words_come_from_a_corpus_a_vectorizer_or_a_pipeline():
     assert (
         lda.top_words(2, pipeline[:-1]) == lda.top_words(2, vectorizer) == lda.top_words(2, names)
     )
+    # The dictionary of the vectorizer, and one of gensim.
+    assert lda.top_words(2, vectorizer.vocabulary_) == lda.top_words(2, names)
+    assert lda.top_words(2, dict(enumerate(names))) == lda.top_words(2, names)
     corpus = as_corpus(vectorizer.transform(TEXTS), names)
     model = BayesianLDA(2, **FAST).fit(corpus)
     np.testing.assert_array_equal(model.components_, lda.components_)

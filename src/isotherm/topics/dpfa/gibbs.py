@@ -133,9 +133,8 @@ class DPFAGibbs:
         counts = expected_counts.doc_topic_counts(self.corpus, assignments, size)
         self.rates = rates.gibbs_update(self.model, rng, self.rates, counts, units[0])
         if self.learn_eta:
-            some = self._word_topics[self._word_topics > 0].astype(np.int64)
             totals = self._totals[:size]
-            self.eta = draw_word_prior(rng, some, totals, self.eta, self.corpus.num_words)
+            self.eta = draw_word_prior(rng, self._word_topics, totals, self.eta)
         self.on_rates = np.array([layer.mean() for layer in units])
         self.num_sweeps += 1
 

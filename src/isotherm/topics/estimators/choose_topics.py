@@ -13,7 +13,8 @@ The *one-standard-error rule* chooses the smallest $K$ that is not worse than th
 than one standard error of their difference (Breiman et al.): a simpler model that predicts as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from sklearn.utils import check_random_state
 
 from isotherm.topics.coherence import npmi
 from isotherm.topics.corpus import Corpus, as_corpus, completion
+from isotherm.topics.estimators.inputs import refuse_texts
 from isotherm.topics.perplexity import perplexity_with_error
 
 
@@ -61,7 +63,7 @@ class Choice(NamedTuple):
             )
             lines.append(
                 f"{x.num_topics:>6}{f'{x.perplexity:.1f} ± {x.perplexity_error:.1f}':>20}"
-                f"{f'{-x.difference:.4f} ± {x.difference_error:.4f}':>22}"
+                f"{f'{0 - x.difference:.4f} ± {x.difference_error:.4f}':>22}"
                 f"{f'{x.coherence:.3f} ± {x.coherence_error:.3f}':>18}{mark}"
             )
         return "\n".join(lines)
@@ -105,10 +107,12 @@ def choose_num_topics(
     >>> choose_num_topics(BayesianLDA(max_iter=2), counts, [1, 2, 8], num_folds=2).chosen
     2
     """
+    refuse_texts(X)
     corpus = X if isinstance(X, Corpus) else as_corpus(X)
-    sizes = sorted(set(map(int, candidates)))
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"`candidates` must be positive numbers of topics, got {candidates}.")
+    given = list(candidates) if isinstance(candidates, Iterable) else [candidates]
+    if not given or not all(isinstance(size, Integral) and size > 0 for size in given):
+        raise ValueError(f"`candidates` must be positive numbers of topics, got {candidates!r}.")
+    sizes = sorted(set(map(int, given)))
     if not 2 <= num_folds <= len(corpus):
         raise ValueError(f"`num_folds` must be from 2 to {len(corpus)}, got {num_folds}.")
     order = check_random_state(random_state).permutation(len(corpus))

@@ -33,7 +33,14 @@ _PASSES = {"gibbs": 200, "sgmcmc": 10, "filtering": 1}
 """Algorithms, and their default of `max_iter`."""
 _SGMCMC_ONLY = ("sampler", "step_size", "weight_step_size", "diffusion", "integrator")
 """Settings that only stochastic gradients have."""
-_COUNTS = {"batch_size": 1, "num_draws": 1, "sweeps": 1, "burn_in": 0, "evaluate_every": 0}
+_COUNTS = {
+    "batch_size": 1,
+    "num_draws": 1,
+    "num_chains": 1,
+    "sweeps": 1,
+    "burn_in": 0,
+    "evaluate_every": 0,
+}
 """Integer settings and their smallest values."""
 
 
@@ -95,7 +102,11 @@ class BayesianDPFA(TopicEstimator):
         topics 10 000 are better there, too. With filtering, `fit` uses at most half of the
         documents. Gibbs sampling starts from sweeps of plain LDA over all documents instead.
     num_draws
-        Number of draws to keep.
+        Number of draws to keep, of each chain.
+    num_chains
+        Number of chains of Gibbs sampling, among which its sweeps are divided. Predictions
+        (`perplexity`, `score`) are averaged over them, as in `BayesianLDA`; everything about topics
+        and layers is from the chain whose start was the most probable.
     sweeps, burn_in
         Gibbs sweeps per batch, and how many of them are discarded. Filtering divides the sweeps
         into five rounds and discards the first two. With Gibbs sampling both matter only for
@@ -116,11 +127,12 @@ class BayesianDPFA(TopicEstimator):
     components_
         Posterior mean of the topics, (topics, words); rows sum to 1.
     draws_
-        Posterior draws by name, with leading axes (chain, draw) and one chain: `topics` (1, draw,
-        topic, word), `rates` and `p` (1, draw, topic), `gamma0` (1, draw), and for every layer
-        `weights1`, …, `biases1`, … as in `isotherm.topics.dpfa.model.Parameters`.
+        Posterior draws by name, with leading axes (chain, draw): `topics` (chain, draw, topic,
+        word), `rates` and `p` (chain, draw, topic), `gamma0` (chain, draw), and for every layer
+        `weights1`, …, `biases1`, … as in `isotherm.topics.dpfa.model.Parameters`. Only Gibbs
+        sampling has several chains.
     parameters_
-        The same draws as a list of `isotherm.topics.dpfa.model.Parameters`.
+        The draws of the first chain as a list of `isotherm.topics.dpfa.model.Parameters`.
     topic_word_prior_
         $\eta$, as given or learned.
     on_rates_
@@ -168,6 +180,7 @@ class BayesianDPFA(TopicEstimator):
         total_samples: float | None = None,
         start_documents: int | None = None,
         num_draws: int = 20,
+        num_chains: int = 2,
         sweeps: int = 25,
         burn_in: int = 20,
         evaluate_every: int = 10,
@@ -192,6 +205,7 @@ class BayesianDPFA(TopicEstimator):
         self.total_samples = total_samples
         self.start_documents = start_documents
         self.num_draws = num_draws
+        self.num_chains = num_chains
         self.sweeps = sweeps
         self.burn_in = burn_in
         self.evaluate_every = evaluate_every
@@ -216,7 +230,7 @@ class BayesianDPFA(TopicEstimator):
         passes = self._passes(plan.inference)
         with self._bar(passes * len(corpus)) as bar:
             if plan.inference == "gibbs":
-                learner = GibbsLearner(plan, self.num_draws)
+                learner = GibbsLearner(plan, self.num_draws, self.num_chains)
                 self._set_learner(learner)
                 learner.run(corpus, passes, bar.advance)
                 self.n_documents_seen_, self.n_batch_iter_ = passes * len(corpus), passes
@@ -299,10 +313,10 @@ class BayesianDPFA(TopicEstimator):
             Layer, from 1 (the topics) to the number of layers.
         """
         check_is_fitted(self)
-        check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self.layers))
+        check_scalar(layer, "layer", Integral, min_val=1, max_val=len(self._fitted_layers))
         draws, means = (
             np.stack([summaries.unit_words(x, layer) for x in parameters])
-            for parameters in (self.parameters_, self._learner.predictive_parameters())
+            for parameters in (self.parameters_, self._learner.mean_parameters())
         )
         return summaries.top_words(means.mean(0), draws, num_words, self._names(vocabulary))
 
@@ -343,7 +357,7 @@ class BayesianDPFA(TopicEstimator):
                 " ".join(str(w.word) for w in words) or f"unit {k}"
                 for k, words in enumerate(self.top_words(num_words, vocabulary, layer=layer))
             ]
-            for layer in range(1, len(self.layers) + 1)
+            for layer in range(1, len(self._fitted_layers) + 1)
         ]
         return unit_graph.plot_graph(activation, labels, max_units, max_links)
 
@@ -394,7 +408,12 @@ class BayesianDPFA(TopicEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return self.layers[0]
+        return self._fitted_layers[0]
+
+    @property
+    def _fitted_layers(self) -> tuple[int, ...]:
+        """Units per layer of the fitted model; `layers` may have been set since."""
+        return self._learner.plan.model.layers
 
     def _hashed_corpus(self, X: Any) -> Corpus:
         """Convert counts to documents whose random numbers depend only on their words."""
@@ -407,11 +426,11 @@ class BayesianDPFA(TopicEstimator):
         return split._replace(observed=summaries.numbered_by_words(split.observed))
 
     def _layer_data(self, corpus: Corpus, vocabulary: Any) -> dict[str, Any]:
-        if len(self.layers) == 1:
+        if len(self._fitted_layers) == 1:
             return {}
         words = [
             [[w.word for w in unit] for unit in self.top_words(3, vocabulary, layer=layer)]
-            for layer in range(1, len(self.layers) + 1)
+            for layer in range(1, len(self._fitted_layers) + 1)
         ]
         return layer_data(self._summarize(corpus).activation, words)
 
@@ -457,6 +476,8 @@ class BayesianDPFA(TopicEstimator):
                 "`layers` must be a tuple with the number of units of each layer, such as (128, 64)"
                 f" or (4,), got {self.layers!r}."
             )
+        for size in self.layers:
+            check_scalar(size, "each size in `layers`", Integral)
         if self.start_documents is not None:
             check_scalar(self.start_documents, "start_documents", Integral, min_val=0)
         check_scalar(self.diffusion, "diffusion", Real, min_val=0)
@@ -464,6 +485,8 @@ class BayesianDPFA(TopicEstimator):
             known = ", ".join(map(repr, ["auto", *_PASSES]))
             raise ValueError(f"`inference` must be one of {known}, got {self.inference!r}.")
         inference = automatic if self.inference == "auto" else self.inference
+        if inference != "gibbs":
+            self._warn_unused("only Gibbs sampling in `fit` has several chains", "num_chains")
         if inference != "sgmcmc":
             reason = f"only `inference='sgmcmc'` uses it, and this is {inference!r}"
             self._warn_unused(reason, *_SGMCMC_ONLY)

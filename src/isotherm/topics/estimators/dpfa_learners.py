@@ -20,8 +20,14 @@ from isotherm.topics.dpfa.initialization import Start, learn_start
 from isotherm.topics.dpfa.model import DPFA, Parameters, parameter_arrays
 from isotherm.topics.dpfa.perplexity import predict_batch
 from isotherm.topics.dpfa.sgmcmc import DPFAChain
-from isotherm.topics.estimators.learners import Learner, best_starts, kept_sweeps, named_sampler
-from isotherm.topics.gibbs import GibbsLDA
+from isotherm.topics.estimators.learners import (
+    Learner,
+    best_starts,
+    kept_sweeps,
+    named_sampler,
+    rank_chains,
+)
+from isotherm.topics.gibbs import GibbsLDA, sweep_chains
 from isotherm.topics.perplexity import prequential_perplexity
 from isotherm.topics.scir import SCIR
 from isotherm.types import Sampler
@@ -107,21 +113,39 @@ class DPFAPlan(NamedTuple):
         """Learn the initialization from the first documents; `None` if there are none."""
         return learn_start(self.model, batches, seed=self.seed) if batches else None
 
-    def build_gibbs(self, corpus: Corpus, num_sweeps: int) -> DPFAGibbs:
-        r"""Build a Gibbs sampler that starts from sweeps of plain LDA with a learned $\alpha$.
+    def build_gibbs(
+        self, corpus: Corpus, num_sweeps: int, num_chains: int
+    ) -> tuple[list[DPFAGibbs], int]:
+        r"""Build Gibbs samplers that start from sweeps of plain LDA with a learned $\alpha$.
 
-        $r$ starts at $\alpha$, $p$ at the value that explains the length of documents if all units
-        are on, and the units of the layers above the first are on with probability 1/2.
+        Returns them in the order of the joint probabilities of their starts, and how many of them
+        should predict (`isotherm.topics.estimators.learners.rank_chains`). $r$ starts at $\alpha$,
+        $p$ at the value that explains the length of documents if all units are on, and the units of
+        the layers above the first are on with probability 1/2.
         """
-        model, settings = self.model, {"prior_counts": self.prior_counts}
-        size, seed = model.num_topics, self.seed
+        model, seed = self.model, self.seed
 
         def build_lda(start: int) -> GibbsLDA:
-            learned = {"learn_alpha": "asymmetric", "learn_beta": self.learn_eta, **settings}
-            return GibbsLDA(corpus, size, beta=model.eta, seed=seed + 2**31 * start, **learned)
+            return GibbsLDA(
+                corpus,
+                model.num_topics,
+                beta=model.eta,
+                prior_counts=self.prior_counts,
+                learn_alpha="asymmetric",
+                learn_beta=self.learn_eta,
+                seed=seed + 2**31 * start,
+            )
 
-        (lda,) = best_starts(build_lda, num_sweeps)
-        lda.sweep(min(LDA_SWEEPS, num_sweeps))
+        starts = best_starts(build_lda, num_sweeps, num_chains)
+        for _ in range(min(LDA_SWEEPS, num_sweeps)):
+            sweep_chains(starts)
+        order, num_predicting = rank_chains(starts)
+        chains = [self._continue(starts[i], seed + 2**31 * i) for i in order]
+        return chains, num_predicting
+
+    def _continue(self, lda: GibbsLDA, seed: int) -> DPFAGibbs:
+        """Build a Gibbs sampler that continues a chain of plain LDA."""
+        model, corpus, size = self.model, lda.corpus, self.model.num_topics
         first, length = first_parameters(model, seed), corpus.num_tokens / len(corpus)
         if model.r is None:
             first = first._replace(rates=lda.alpha.astype(np.float64))
@@ -134,7 +158,7 @@ class DPFAPlan(NamedTuple):
             network_every=NETWORK_EVERY,
             seed=seed,
             parameters=first,
-            **settings,
+            prior_counts=self.prior_counts,
         )
         gibbs.start_from(lda.assignments)
         return gibbs
@@ -156,9 +180,13 @@ class DPFALearner(Learner):
     @abstractmethod
     def _parameters(self) -> list[Parameters]: ...
 
-    def predictive_parameters(self) -> list[Parameters]:
-        """Return the parameters to predict with, one for each draw."""
+    def mean_parameters(self) -> list[Parameters]:
+        """Return draws of the parameters, with means in place of topics where they are known."""
         return self.parameters()
+
+    def predictive_parameters(self) -> list[Parameters]:
+        """Return the parameters to predict with: those of all chains that predict."""
+        return self.mean_parameters()
 
     def eta(self) -> float:
         r"""Return $\eta$, the mean over draws if it is learned."""
@@ -173,8 +201,11 @@ class DPFALearner(Learner):
         return float("nan")
 
     def _draws(self) -> dict[str, np.ndarray]:
-        arrays = [parameter_arrays(draw) for draw in self.parameters()]
-        return {name: np.stack([x[name] for x in arrays])[None] for name in arrays[0]}
+        chains = [[parameter_arrays(x) for x in chain] for chain in self._parameters_of_chains()]
+        return {name: np.array([[x[name] for x in y] for y in chains]) for name in chains[0][0]}
+
+    def _parameters_of_chains(self) -> list[list[Parameters]]:
+        return [self.parameters()]
 
     def _mean_topics(self) -> np.ndarray:
         return np.mean([draw.topics for draw in self.parameters()], axis=0)
@@ -278,34 +309,51 @@ class StreamLearner(DPFALearner):
         return list(self.recent)
 
 
-class GibbsLearner(DPFALearner):
-    """Gibbs sweeps over all documents; draws are from the second half of the sweeps."""
+KeptSweep = tuple[Parameters, float]
+r"""Parameters with counts of words in place of topics, and $\eta$, of a sweep."""
 
-    def __init__(self, plan: DPFAPlan, num_draws: int) -> None:
+
+class GibbsLearner(DPFALearner):
+    """Gibbs sweeps over all documents; draws are from the second half of the sweeps.
+
+    As in `isotherm.topics.estimators.learners.GibbsLDALearner`, summaries use the first chain, and
+    predictions all chains but those that started far less probable. The first chain is the one
+    with the most probable start.
+    """
+
+    def __init__(self, plan: DPFAPlan, num_draws: int, num_chains: int = 1) -> None:
         super().__init__(plan, num_draws)
         self.num_documents = 0
-        self.kept: list[tuple[Parameters, float]] = []
-        r"""Parameters with counts of words in place of topics, and $\eta$, of the kept sweeps."""
+        self.chains: list[list[KeptSweep]] = [[] for _ in range(num_chains)]
+        """The kept sweeps of each chain."""
+        self.num_predicting = num_chains
+        """How many of the chains predictions use, from the first."""
 
     def run(self, corpus: Corpus, num_sweeps: int, report: Callable[[int], None]) -> None:
-        """Sweep all documents; `report` is called with the number of documents of each sweep."""
-        gibbs = self.plan.build_gibbs(corpus, num_sweeps)
-        kept = kept_sweeps(num_sweeps, self.num_draws)
+        """Sweep all documents; `report` is called with the number of documents of each sweep.
+
+        `num_sweeps` is the number of sweeps of all chains together.
+        """
+        per_chain = -(-num_sweeps // len(self.chains))
+        chains, self.num_predicting = self.plan.build_gibbs(corpus, per_chain, len(self.chains))
+        kept = kept_sweeps(per_chain, self.num_draws)
         self.num_documents = len(corpus)
-        for i in range(1, num_sweeps + 1):
-            gibbs.sweep()
-            if i in kept:
-                self.kept.append((gibbs.with_topics(gibbs.counts()), gibbs.eta))
-            report(len(corpus))
-        self.on_rates = gibbs.on_rates
+        for i in range(1, per_chain + 1):
+            for j, (gibbs, sweeps) in enumerate(zip(chains, self.chains, strict=True)):
+                gibbs.sweep()
+                if i in kept:
+                    sweeps.append((gibbs.with_topics(gibbs.counts()), gibbs.eta))
+                if (i - 1) * len(chains) + j < num_sweeps:
+                    report(len(corpus))
+        self.on_rates = chains[0].on_rates
 
     def as_stream(self, total: float | None, predict_every: int) -> StreamLearner:
         """Return a learner by stochastic gradients that continues with new documents.
 
-        It starts from the last draw. `total` is the number of documents that the posterior is
-        conditioned on, as in the plan.
+        It starts from the last draw of the first chain. `total` is the number of documents that the
+        posterior is conditioned on, as in the plan.
         """
-        last, eta = self.kept[-1]
+        last, eta = self.chains[0][-1]
         plan = self.plan._replace(inference="sgmcmc", total=total, learn_eta=False)
         plan = plan._replace(model=replace(plan.model, eta=eta))
         learner = StreamLearner(plan, self.num_draws, 0, predict_every)
@@ -320,27 +368,43 @@ class GibbsLearner(DPFALearner):
 
     def eta(self) -> float:
         r"""Return the mean of $\eta$."""
-        return float(np.mean([eta for _, eta in self.kept]))
+        return float(np.mean([eta for _, eta in self.chains[0]]))
+
+    def mean_parameters(self) -> list[Parameters]:
+        r"""Return draws with $\mathrm E[\phi \mid z]$ in place of topics, of the first chain."""
+        return _with_mean_topics(self.chains[0])
 
     def predictive_parameters(self) -> list[Parameters]:
-        r"""Return draws with $\mathrm E[\phi \mid z]$ in place of topics."""
-        return [x._replace(topics=mean_topics(x.topics, eta)) for x, eta in self.kept]
+        r"""Return draws with $\mathrm E[\phi \mid z]$ in place of topics, of all that predict."""
+        chains = self.chains[: self.num_predicting]
+        return [x for sweeps in chains for x in _with_mean_topics(sweeps)]
 
     def _mean_topics(self) -> np.ndarray:
-        return np.mean([draw.topics for draw in self.predictive_parameters()], axis=0)
+        return np.mean([draw.topics for draw in self.mean_parameters()], axis=0)
 
     def _parameters(self) -> list[Parameters]:
-        drawn = []
-        for i, (x, eta) in enumerate(self.kept):
+        return self._parameters_of_chain(0)
+
+    def _parameters_of_chain(self, number: int) -> list[Parameters]:
+        sweeps, drawn = self.chains[number], []
+        for i, (x, eta) in enumerate(sweeps, start=number * len(sweeps)):
             rng = counter_rng.generator(self.plan.seed, "topics", i)
             drawn.append(x._replace(topics=draw_topics(rng, x.topics.T, eta)))
         return drawn
+
+    def _parameters_of_chains(self) -> list[list[Parameters]]:
+        others = (self._parameters_of_chain(i) for i in range(1, len(self.chains)))
+        return [self.parameters(), *([_with_float32(x) for x in chain] for chain in others)]
 
     def _build_chain(self) -> None:
         return None
 
     def _update(self, batch: Corpus, new: bool) -> None:
         raise NotImplementedError("Gibbs sampling needs all documents at once: use `run`.")
+
+
+def _with_mean_topics(sweeps: list[KeptSweep]) -> list[Parameters]:
+    return [x._replace(topics=mean_topics(x.topics, eta)) for x, eta in sweeps]
 
 
 def _with_float32(parameters: Parameters) -> Parameters:

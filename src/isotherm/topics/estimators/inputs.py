@@ -1,6 +1,6 @@
 """Checks of what users pass to the topic estimators: counts, names of words, priors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from isotherm.schedules import require_positive
 from isotherm.topics import layout
+from isotherm.topics.corpus import names_by_column
 from isotherm.topics.dirichlet_priors import Shape
 
 LEARNED: dict[str, Shape] = {"learned": "asymmetric", "learned-symmetric": "symmetric"}
@@ -18,16 +19,29 @@ SEEDS_FIX_PRIOR = "`topic_word_prior` must be a number if there are `seed_words`
 
 
 def refuse_texts(X: Any) -> None:
-    """Raise an error for texts or gensim's bags, which says how to convert them to counts."""
+    """Raise an error for texts, words or bags, which says how to convert them to counts."""
     if isinstance(X, str) or _has_texts(X):
         raise ValueError(
             "`X` must be counts, (documents, words), but it has texts: convert them by "
             "`sklearn.feature_extraction.text.CountVectorizer().fit_transform(texts)`."
         )
+    if _has_words(X):
+        raise ValueError(
+            "`X` must be counts, (documents, words), but it has lists of words: convert them by "
+            "`sklearn.feature_extraction.text.CountVectorizer(analyzer=list).fit_transform(lists)`."
+        )
     if _has_bags(X):
         raise ValueError(
             "`X` must be counts, (documents, words), but it has bags of (word, count) pairs: "
             "convert them by `isotherm.topics.corpus_readers.from_bags(bags, dictionary)`."
+        )
+    if isinstance(X, Iterable) and not (
+        hasattr(X, "shape") or hasattr(X, "__array__") or isinstance(X, Sequence)
+    ):
+        raise ValueError(
+            f"`X` must be counts, (documents, words), got an iterable, {type(X).__name__}: convert "
+            "bags of gensim by `isotherm.topics.corpus_readers.from_bags(bags, dictionary)`, and "
+            "pass the batches of a stream to `partial_fit`, one by one."
         )
 
 
@@ -43,8 +57,17 @@ def _has_texts(X: Any) -> bool:
 def _has_bags(X: Any) -> bool:
     if not isinstance(X, list | tuple):
         return False
-    first = next((x[0] for x in X if isinstance(x, list | tuple) and len(x)), None)
-    return isinstance(first, tuple) and len(first) == 2
+    first = _first_item(X)
+    return isinstance(first, tuple | list) and len(first) == 2
+
+
+def _has_words(X: Any) -> bool:
+    return isinstance(X, list | tuple) and isinstance(_first_item(X), str)
+
+
+def _first_item(documents: Sequence[Any]) -> Any:
+    """Return the first item of the first document that has any."""
+    return next((x[0] for x in documents if isinstance(x, list | tuple) and len(x)), None)
 
 
 def word_names(vocabulary: Any, num_words: int) -> Any:
@@ -53,7 +76,8 @@ def word_names(vocabulary: Any, num_words: int) -> Any:
     Parameters
     ----------
     vocabulary
-        The names, or a fitted vectorizer or pipeline with `get_feature_names_out`, or `None`.
+        The names, or a fitted vectorizer or pipeline with `get_feature_names_out`, or a dictionary
+        of gensim (columns to names) or of a vectorizer (names to columns), or `None`.
     num_words
         Number of columns.
     """
@@ -61,6 +85,8 @@ def word_names(vocabulary: Any, num_words: int) -> Any:
         return None
     if hasattr(vocabulary, "get_feature_names_out"):
         vocabulary = vocabulary.get_feature_names_out()
+    if isinstance(vocabulary, Mapping):
+        vocabulary = names_by_column(vocabulary)
     names = np.asarray(vocabulary, object)
     if names.shape != (num_words,):
         raise ValueError(
@@ -128,7 +154,8 @@ def _column(word: Any, columns: Mapping[Any, int], num_words: int) -> int:
     if not columns:
         raise ValueError(
             f"`seed_words` has {word!r}, but the words have no names: use columns from 0 to "
-            f"{num_words - 1}, or fit on a `Corpus` with a vocabulary or on a DataFrame."
+            f"{num_words - 1} (after a vectorizer, `vectorizer.vocabulary_[word]`), or fit on a "
+            "`Corpus` with a vocabulary or on a DataFrame."
         )
     if word not in columns:
         raise ValueError(f"`seed_words` has {word!r}, which is not in the vocabulary.")
@@ -146,6 +173,11 @@ def check_doc_prior(prior: Any, num_topics: int) -> tuple[np.ndarray, Shape | No
             raise ValueError(f"`doc_topic_prior` must be numbers or one of {known}, got {prior!r}.")
         return layout.as_alpha(0.1, num_topics), LEARNED[prior]
     require_positive("doc_topic_prior", prior)
+    if np.ndim(prior) > 0 and np.shape(prior) != (num_topics,):
+        raise ValueError(
+            f"`doc_topic_prior` must be a number or have one for each of the {num_topics} topics, "
+            f"got shape {np.shape(prior)}."
+        )
     return layout.as_alpha(prior, num_topics), None
 
 

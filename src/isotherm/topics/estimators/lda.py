@@ -39,7 +39,6 @@ from isotherm.topics.perplexity import CompletionScore
 _COUNTS = {
     "n_components": 1,
     "batch_size": 1,
-    "max_iter": 1,
     "num_draws": 1,
     "num_chains": 1,
     "sweeps": 1,
@@ -97,7 +96,8 @@ class BayesianLDA(TopicEstimator):
     batch_size
         Documents per update.
     max_iter
-        Number of passes of `fit` over the documents.
+        Number of passes of `fit` over the documents. `None` is 10, and with Gibbs sampling 8 to 12:
+        one more for every 40 topics.
     total_samples
         Number of documents that the posterior is conditioned on in `partial_fit`; `None` is the
         number of documents seen.
@@ -111,8 +111,8 @@ class BayesianLDA(TopicEstimator):
         `top_words`, `topic_table`, …) is from the chain whose last state is the most probable.
     sweeps, burn_in
         Gibbs sweeps per batch, and how many of them are discarded. With Gibbs sampling a fit makes
-        `max_iter * sweeps` sweeps over all documents, divided among the chains, and keeps draws
-        from the second half.
+        `max_iter * sweeps` sweeps over all documents, divided among the starts and the chains, and
+        keeps draws from the second half of those of the chains.
     fractional
         What to do with counts that are not integers: `"refuse"` or `"round"`.
     n_jobs
@@ -158,7 +158,7 @@ class BayesianLDA(TopicEstimator):
         step_size: Any = None,
         learning_decay: float = 0.7,
         batch_size: int = 100,
-        max_iter: int = 10,
+        max_iter: int | None = None,
         total_samples: float | None = None,
         num_draws: int = 20,
         num_chains: int = 2,
@@ -201,18 +201,21 @@ class BayesianLDA(TopicEstimator):
         del y
         corpus = self._corpus(X, reset=True)
         self._build_learner(corpus, total=len(corpus), sampler=self._sampler("gibbs"))
-        with self._bar(self.max_iter * len(corpus)) as bar:
+        passes = self._passes
+        with self._bar(passes * len(corpus)) as bar:
             if isinstance(self._learner, GibbsLDALearner):
-                self._run_gibbs(self._learner, corpus, bar)
+                self._run_gibbs(self._learner, corpus, passes, bar)
             else:
-                for epoch in range(self.max_iter):
+                for epoch in range(passes):
                     self._learn(self._shuffled(corpus, epoch), bar, new=epoch == 0)
-        self.n_iter_ = self.max_iter
+        self.n_iter_ = passes
         return self
 
-    def _run_gibbs(self, learner: GibbsLDALearner, corpus: Corpus, bar: DocumentBar) -> None:
+    def _run_gibbs(
+        self, learner: GibbsLDALearner, corpus: Corpus, passes: int, bar: DocumentBar
+    ) -> None:
         # The bar counts `len(corpus)` documents per pass, and a pass is `sweeps` sweeps.
-        done, per_sweep, total = 0, len(corpus) / self.sweeps, self.max_iter * len(corpus)
+        done, per_sweep, total = 0, len(corpus) / self.sweeps, passes * len(corpus)
 
         def report() -> None:
             nonlocal done
@@ -220,8 +223,17 @@ class BayesianLDA(TopicEstimator):
             before = min(round((done - 1) * per_sweep), total)
             bar.advance(min(round(done * per_sweep), total) - before)
 
-        learner.run(corpus, self.max_iter * self.sweeps, report)
-        self.n_documents_seen_, self.n_batch_iter_ = self.max_iter * len(corpus), self.max_iter
+        learner.run(corpus, passes * self.sweeps, report)
+        self.n_documents_seen_, self.n_batch_iter_ = passes * len(corpus), passes
+
+    @property
+    def _passes(self) -> int:
+        """Number of passes of `fit`, after the learner has been built."""
+        if self.max_iter is not None:
+            return self.max_iter
+        if isinstance(self._learner, GibbsLDALearner):
+            return min(8 + self.n_components // 40, 12)
+        return 10
 
     def _sampler(self, automatic: str) -> Any:
         is_auto = isinstance(self.sampler, str) and self.sampler == "auto"
@@ -339,11 +351,12 @@ class BayesianLDA(TopicEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_components
+        return len(self._learner.alpha())
 
     @property
     def _alpha(self) -> np.ndarray:
-        return layout.as_alpha(self._learner.alpha(), self.n_components)
+        alpha = self._learner.alpha()
+        return layout.as_alpha(alpha, len(alpha))
 
     def _begin_stream(self, corpus: Corpus) -> None:
         sampler = self._sampler("filter")
@@ -353,7 +366,8 @@ class BayesianLDA(TopicEstimator):
 
     def _build_learner(self, corpus: Corpus, total: float | None, sampler: Any) -> None:
         """Check the settings and build a learner."""
-        self._check_settings(_COUNTS, ("step_size",))
+        given = {} if self.max_iter is None else {"max_iter": 1}
+        self._check_settings(_COUNTS | given, ("step_size",))
         check_scalar(
             self.learning_decay,
             "learning_decay",

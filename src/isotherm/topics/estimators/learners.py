@@ -3,7 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -146,7 +146,10 @@ def kept_sweeps(num_sweeps: int, num_draws: int) -> set[int]:
 
 
 def best_starts(
-    build: Callable[[int], GibbsLDA], num_sweeps: int, num_chains: int = 1
+    build: Callable[[int], GibbsLDA],
+    num_sweeps: int,
+    num_chains: int = 1,
+    report: Callable[[], None] = lambda: None,
 ) -> list[GibbsLDA]:
     """Return the best of at least `NUM_STARTS` chains after a few sweeps, best first.
 
@@ -158,18 +161,30 @@ def best_starts(
     build
         Builds the chain of a number from 0.
     num_sweeps
-        Number of sweeps of a chain that will follow.
+        Number of sweeps of a chain, in all.
     num_chains
         Number of chains to return.
+    report
+        Called without arguments after each sweep of a chain.
     """
     best: list[tuple[float, GibbsLDA]] = []
     for i in range(0, max(NUM_STARTS, num_chains), 2):
         pair = [build(i), build(i + 1)]
         for _ in range(min(START_SWEEPS, -(-num_sweeps // NUM_STARTS))):
             sweep_chains(pair)
+            report()
+            report()
         best += [(start.log_joint(), start) for start in pair]
         best = sorted(best, key=lambda scored: -scored[0])[:num_chains]
     return [start for _, start in best]
+
+
+def rank_chains(chains: Sequence[GibbsLDA]) -> tuple[list[int], int]:
+    """Return chains from the most probable on, by index, and how many of them should predict."""
+    joints = np.array([chain.log_joint() for chain in chains])
+    tokens = chains[0].corpus.num_tokens
+    num_predicting = int(np.sum(joints > joints.max() - WORSE_CHAIN * tokens))
+    return np.argsort(-joints).tolist(), num_predicting
 
 
 class LDAPlan(NamedTuple):
@@ -263,25 +278,35 @@ class GibbsLDALearner(LDALearner):
         corpus
             The documents.
         num_sweeps
-            Number of sweeps of all chains together.
+            Number of sweeps of all chains together, with those of the starts. At least half of them
+            are made after the starts.
         report
             Called without arguments.
         """
-        per_chain = -(-num_sweeps // len(self.chains))
-        kept = kept_sweeps(per_chain, self.num_draws)
+        made = 0
+
+        def made_sweep() -> None:
+            nonlocal made
+            made += 1
+            report()
+
         chains = best_starts(
-            lambda i: self.plan.build_gibbs(corpus, i), per_chain, len(self.chains)
+            lambda i: self.plan.build_gibbs(corpus, i),
+            -(-num_sweeps // len(self.chains)),
+            len(self.chains),
+            made_sweep,
         )
+        per_chain = -(-max(num_sweeps - made, num_sweeps // 2) // len(chains))
+        kept = kept_sweeps(per_chain, self.num_draws)
         self.num_documents = len(corpus)
         for i in range(1, per_chain + 1):
             sweep_chains(chains)
             for chain, sweeps in zip(chains, self.chains, strict=True):
                 if i in kept:
                     sweeps.append((chain.counts(), np.array(chain.alpha), float(chain.beta)))
-                report()
-        joints = np.array([chain.log_joint() for chain in chains])
-        self.chains = [self.chains[i] for i in np.argsort(-joints)]
-        self.num_predicting = int(np.sum(joints > joints.max() - WORSE_CHAIN * corpus.num_tokens))
+                made_sweep()
+        order, self.num_predicting = rank_chains(chains)
+        self.chains = [self.chains[i] for i in order]
 
     def as_filter(self, total: float | None) -> "LDAFilterLearner":
         """Return a filter that continues with new documents, given the mean counts of the draws.

@@ -29,7 +29,7 @@ from isotherm.topics.estimators.learners import (
 )
 from isotherm.topics.estimators.stream_order import StreamOrder
 
-FORMAT = 2
+FORMAT = 3
 _TYPES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
