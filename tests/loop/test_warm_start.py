@@ -15,7 +15,7 @@ import isotherm
 from isotherm import random
 from isotherm.coordinates.curvature import NUM_PROBES, WholeData
 from isotherm.exceptions import HealthWarning
-from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
+from isotherm.loop.network_start import NETWORK_HEAT, STEP_TIMES_FREQUENCY
 from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet
 from marks import slow
 
@@ -270,7 +270,7 @@ def test_misuse_is_refused(key):
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
     with pytest.raises(ValueError, match="matrix of 20,000 rows"):
-        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES)
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES, coordinates="eigenbasis")
     with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
     with pytest.raises(ValueError, match="`diffusion` needs `coordinates='prior'`"):
@@ -352,7 +352,7 @@ def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coord
         rounds=2,
         steps_per_round=1000,
     )
-    assert start.unbalanced_heat <= LARGEST_HEAT
+    assert start.unbalanced_heat <= NETWORK_HEAT
     assert start.step_size <= STEP_TIMES_FREQUENCY * start.stiffness**-0.5
     run = isotherm.sample(
         random.fold(key, 1),
@@ -391,7 +391,9 @@ def test_the_friction_of_a_network_start_can_be_given(key):
         for diffusion in (None, 100.0)
     ]
     default, large = starts
-    assert default.diffusion == pytest.approx(1)  # of the prior, without a walk
+    assert default.diffusion == pytest.approx(
+        2
+    )  # critical damping in the width of the prior, without a walk
     assert large.diffusion == pytest.approx(100)
     assert large.thermostat_mass == pytest.approx(1e-4)
     assert 1.1 * default.step_size < large.step_size

@@ -127,6 +127,21 @@ class TypicalSet:
         virial = -np.mean([self._measure(x, centre)[:, 1].sum() for x in path])
         return bool(virial <= 3 * self.dimension + 30)
 
+    def is_nearly_normal(self, draws: Sequence[ArrayTree]) -> bool:
+        r"""Return whether draws of the Gaussian approximation at the mode are where it says.
+
+        Their log density is $d/2$ below that of the mode, give or take $\sqrt{d/2}$, if the
+        posterior is normal; directions that the curvature at the mode calls flat, and that are not,
+        put them far below. The median of the draws decides.
+
+        Parameters
+        ----------
+        draws
+            From the Gaussian approximation.
+        """
+        losses = [self.below_mode(draw) for draw in draws]
+        return bool(np.median(np.nan_to_num(losses, nan=np.inf)) <= largest_loss(self.dimension))
+
     def describe_prediction(self, position: ArrayTree) -> Message | None:
         """Return a warning if the data are less likely than the parameters explain."""
         loss = self.likelihood_loss(position)
