@@ -23,8 +23,9 @@ Sample with `start.grad_fn`.
 **Which coordinates.** By default (`coordinates="auto"`) a position of more than 1000 numbers is
 taken for a network. With fewer, the eigenbasis is used if the posterior is nearly normal: four
 draws of the Gaussian approximation at the mode must be as typical as a normal posterior says
-(`isotherm.loop.typical_set`), and the trial below must succeed at once. A small network fails the
-first test, because directions that are flat at its mode are not flat far away.
+(`isotherm.loop.typical_set`), and the trial below must succeed at once. Above 200 numbers rougher
+draws are tested first, which need no matrix (`isotherm.coordinates.curvature.rough_draw`). A small
+network fails these tests, because directions that are flat at its mode are not flat far away.
 
 **Trial.** All this holds near the mode. A chain of 500 steps is tried from there; if it leaves the
 typical set (`isotherm.loop.typical_set`), the step size is halved with a warning, and after four
@@ -47,7 +48,13 @@ from jax.flatten_util import ravel_pytree
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.batches.streamed import StreamedBatches
-from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
+from isotherm.coordinates.curvature import (
+    WholeData,
+    diagonal_coordinates,
+    newton,
+    rough_draw,
+    stiffness_in,
+)
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
@@ -82,6 +89,9 @@ LARGEST_DENSE = 10_000
 """Numbers of a position up to which its curvature may be one matrix."""
 LARGEST_AUTOMATIC = 1000
 """Numbers of a position up to which `"auto"` tries an eigenbasis."""
+CHEAP_HESSIAN, ROUGH_FACTOR = 200, 4.0
+"""Above so many numbers `"auto"` looks at rough draws first, which need no matrix; their log
+density may be so many times further below the mode."""
 TRIAL_STEPS, TRIAL_DRAWS = 500, 4
 """Steps after which a chain from the mode must still be in the typical set, and positions kept."""
 
@@ -275,6 +285,13 @@ def warm_start(
     def near_mode(kind: str) -> tuple[WarmStart, Sequence[ArrayTree]] | None:
         """Return a start in coordinates of the mode, `None` if they do not suit the posterior."""
         whole = WholeData(grad_fn, data, mode, chunk_size)
+        keys = [random.fold(random.fold(key, 3), i) for i in range(4)]
+        may_leave = is_auto and not control_variates
+        if may_leave and size > CHEAP_HESSIAN:
+            density = TypicalSet(grad_fn, data, mode, chunk_size)
+            rough = [rough_draw(k, whole, mode) for k in keys[:2]]
+            if None in rough or not density.is_nearly_normal(rough, ROUGH_FACTOR):
+                return None
         centre, stiffness = mode, 1.0
         if kind == "eigenbasis":
             matrix = whole.hessian if curvature == "hessian" else whole.fisher
@@ -286,9 +303,7 @@ def warm_start(
                 space = diagonal_coordinates(random.fold(key, 5), whole, centre, curvature)
             stiffness = stiffness_in(random.fold(key, 1), whole, centre, space)
         density = TypicalSet(grad_fn, data, centre, chunk_size)
-        keys = [random.fold(random.fold(key, 3), i) for i in range(4)]
         drawn = [_typical(k, centre, space) for k in keys] if kind == "eigenbasis" else []
-        may_leave = is_auto and not control_variates
         if may_leave and not density.is_nearly_normal(drawn):
             return None
         gradient: Any = grad_fn
