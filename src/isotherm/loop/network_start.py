@@ -48,6 +48,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import gammaincinv
 
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches, full_batch, independent_batches
@@ -77,7 +78,9 @@ KRONECKER_FLOORS = (0.25, 0.03)
 CURVATURE_POSITIONS, LEAF_ROWS = 3, 300
 """Positions and rows from which the curvature of every leaf is estimated."""
 LARGEST_EXCESS = 0.1
-r"""Largest mean of $T - 1$ of a leaf in a round, beyond two standard errors."""
+r"""Largest mean of $T - 1$ of a leaf in a round, beyond what is chance."""
+FALSE_ALARM = 1e-3
+"""Probability that a temperature of a healthy round is beyond chance."""
 STRETCHES = 4
 """Parts of a round; after each the position is kept, and curvature and noise are measured."""
 GENTLE = 0.125
@@ -305,10 +308,11 @@ class _Round(NamedTuple):
 
 
 def excess_heat(temperatures: ArrayLike, sizes: Sequence[int], span: float) -> np.ndarray:
-    r"""Return $T - 1$ in tolerances, leaf by leaf, and of all numbers.
+    r"""Return $T - 1$ in units of the largest tolerated, leaf by leaf, and of all numbers.
 
     The square of a momentum forgets in a time of $1/2D$, so that the mean temperature of $n$
-    numbers over a time $t$ has the variance $2/nDt$, at most $2/n$.
+    numbers over a time $t$ is about $\chi^2_m/m$ with $m = n \max(1, Dt)$. Tolerated are its
+    quantiles, and a tenth more.
 
     Parameters
     ----------
@@ -321,8 +325,10 @@ def excess_heat(temperatures: ArrayLike, sizes: Sequence[int], span: float) -> n
     """
     each = np.asarray(temperatures, np.float64)
     each = np.append(each, np.average(each, weights=sizes))
-    error = np.sqrt(2 * min(1.0, 1 / span) / np.append(sizes, sum(sizes)))
-    return (each - 1) / (LARGEST_EXCESS + 2 * error)
+    half = np.append(sizes, sum(sizes)) * max(1.0, span) / 2
+    highest = (1 + LARGEST_EXCESS) * gammaincinv(half, 1 - FALSE_ALARM) / half
+    lowest = (1 - LARGEST_EXCESS) * gammaincinv(half, FALSE_ALARM) / half
+    return (each - 1) / np.where(each > 1, highest - 1, 1 - lowest)
 
 
 def _walk(
@@ -369,7 +375,10 @@ def _round(
     """Take a round of steps; repeat it with shorter ones if the chain is lost, or heated."""
     sizes, friction = [int(n) for n in leaf_sizes(start.position)], before[0].friction
     found, lost, tried, path = None, False, [0.0], [start.position]
-    for _ in range(MAX_HALVINGS):
+    for attempt in range(MAX_HALVINGS):
+        if attempt > 0:  # with other momenta
+            momenta = sghmc(None, 1.0, friction, coordinates=space).init
+            start = momenta(start.position, random.fold(key, STRETCHES + attempt))
         state, path, scales, temperatures, tried = start, [], list(before), [], []
         for i in range(STRETCHES):
             key_i = random.fold(key, i)
@@ -403,7 +412,7 @@ def _precision(positions: Sequence[ArrayTree], mode: ArrayTree, prior: ArrayTree
     """
 
     def of_leaf(smallest: jax.Array, centre: jax.Array, *values: jax.Array) -> jax.Array:
-        return jnp.maximum(smallest, 1 / jnp.mean((jnp.stack(values) - centre) ** 2))
+        return jnp.maximum(smallest, 1 / jnp.mean((jnp.stack(values) - centre[None]) ** 2))
 
     return jax.tree.map(of_leaf, prior, mode, *positions)
 
