@@ -438,7 +438,7 @@ def test_a_wide_network_is_sampled_at_its_temperature(coordinates):
     temperatures = run.stats["kinetic_temperature"].mean((0, 1))
     assert abs(np.average(temperatures, weights=run.momentum_sizes) - 1) < 0.03
     for i in range(4):
-        last = jax.tree.map(lambda leaf, i=i: leaf[i, -1], run.draws)
+        last = jax.tree.map(lambda leaf, i=i: leaf[i], run.state.position)
         assert 0.95 < -2 * float(network.log_prior(last)) / 17_610 < 1.1
         assert float(network.log_likelihood(last, train).sum()) > -100
     averaged = classifier_scores(run.collected["test"]["probabilities"].mean(0), test[1])

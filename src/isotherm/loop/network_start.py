@@ -342,11 +342,13 @@ def _walk(
     from_mode: bool,
     **tools: Any,
 ) -> list[_Round]:
-    """Take rounds of steps, and up to twice as many while the chain still climbs."""
+    """Take rounds of steps, and up to twice as many while the chain is too cold or hot."""
     walked: list[_Round] = []
     friction = scales[-1].friction
     state = sghmc(None, 1.0, friction, coordinates=space).init(position, random.fold(key, 0))
-    while len(walked) < rounds or (walked and walked[-1].cold and len(walked) < 2 * rounds):
+    while len(walked) < rounds or (
+        walked and (walked[-1].cold or walked[-1].heat > 1) and len(walked) < 2 * rounds
+    ):
         key_i = random.fold(key, len(walked) + 1)
         caution = min(1.0, 2 * walked[-1].caution) if walked else 1.0
         recent = [*scales, *(x for each in walked for x in each.scales)][-2 * STRETCHES :]
