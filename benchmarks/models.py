@@ -32,7 +32,7 @@ import isotherm
 from isotherm.diagnostics import classifier_scores, rhat
 from isotherm.exceptions import ConvergenceWarning
 
-COORDINATES = ("identity", "diagonal", "prior", "kronecker")
+COORDINATES = ("auto", "kronecker", "diagonal", "identity")
 SEEDS = (0, 1, 2)
 TRAINING_ROWS, BATCH_SIZE = 1200, 100
 CHAINS, DRAWS, THIN = 4, 200, 20
@@ -78,6 +78,7 @@ def sample_from(
             )
             found |= scores("start", network.predict(start.position, x), y)
             found |= {"step size": float(start.step_size), "diffusion": float(start.diffusion)}
+            found["chosen"] = start.kind
             run = isotherm.sample(
                 sample_key,
                 isotherm.msgnht(start.grad_fn, **start.settings),
@@ -96,11 +97,13 @@ def sample_from(
             return found | {"outcome": "refused", "message": str(error)}
         found |= scores("posterior", run.collected["test"]["probabilities"].mean(0), y)
     later = run.stats["kinetic_temperature"][:, DRAWS // 2 :].mean(1)
+    pooled = np.average(later.mean(0), weights=run.momentum_sizes)
     agreement = rhat(np.asarray(run.collected["right"]))
     messages = [str(each.message) for each in caught]
     return found | {
         "outcome": "warned" if messages else "sampled",
         "message": " ".join(messages),
+        "T": float(pooled),
         "T min": float(later.min()),
         "T max": float(later.max()),
         "R-hat": float(np.nanmax(agreement)),
@@ -157,7 +160,7 @@ def _row(key: tuple, cells: list[dict]) -> dict[str, Any]:
     for name in ("mode accuracy", "mode NLL"):
         row[name] = float(np.mean([cell[name] for cell in cells]))
     if ended:
-        for name in ("posterior accuracy", "posterior NLL", "R-hat median"):
+        for name in ("posterior accuracy", "posterior NLL", "R-hat median", "T"):
             row[name] = float(np.mean([cell[name] for cell in ended]))
         row["worst NLL"] = max(cell["posterior NLL"] for cell in ended)
         row["R-hat"] = max(cell["R-hat"] for cell in ended)
@@ -181,11 +184,11 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(width=140)
     if options.quick:
-        console.print_json(data=next(measure("MLP", "plain JAX", 0, ["prior"])))
+        console.print_json(data=next(measure("MLP", "plain JAX", 0, ["auto"])))
         return
     cells: list[dict] = []
     units = [
-        (n, lib, s) for s in options.seeds for n in options.networks for lib in options.libraries
+        (n, lib, s) for s in options.seeds for lib in options.libraries for n in options.networks
     ]
     for network, library, seed in units:
         name = f"{network} {library} {seed}".replace(" ", "-").replace(",", "")

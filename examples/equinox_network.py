@@ -29,7 +29,7 @@ grad_fn = network.gradient(data_size=1000)
 batches = isotherm.independent_batches(data, batch_size=100)
 mode_key, start_key, sample_key = jax.random.split(jax.random.key(1), 3)
 mode = isotherm.find_mode(mode_key, grad_fn, position, batches)
-start = isotherm.warm_start(start_key, grad_fn, mode, batches, coordinates="prior", num_steps=0)
+start = isotherm.warm_start(start_key, grad_fn, mode, batches, num_steps=0)
 run = isotherm.sample(
     sample_key,
     isotherm.msgnht(start.grad_fn, **start.settings),

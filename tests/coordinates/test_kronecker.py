@@ -195,7 +195,7 @@ def test_each_layer_of_a_stack_has_a_basis_of_its_own():
     assert abs(float(kernel.left[0, 1, -1])) > 0.99
     assert abs(float(kernel.left[1, 1, -1])) < 0.99
     summary = space.summary(position).splitlines()
-    assert summary[0].split() == ["leaf", "shape", "sides", "condition"]
+    assert summary[0].split() == ["leaf", "shape", "sides", "condition", "units"]
     assert summary[2].split()[:6] == ["kernel", "2", "x", "4", "x", "3"]
     assert " slr " in summary[2]
     pushed = space.push(position)

@@ -13,9 +13,19 @@ from sklearn.datasets import load_digits
 
 import isotherm
 from isotherm import random
-from isotherm.coordinates.curvature import NUM_PROBES, WholeData
+from isotherm.coordinates.curvature import NUM_PROBES, WholeData, rough_draw
+from isotherm.coordinates.kronecker import Kronecker, Sides
+from isotherm.coordinates.linear import Identity
+from isotherm.diagnostics import classifier_scores
 from isotherm.exceptions import HealthWarning
-from isotherm.loop.network_start import LARGEST_HEAT, STEP_TIMES_FREQUENCY
+from isotherm.gradients.balanced import balanced
+from isotherm.loop.network_start import (
+    NETWORK_HEAT,
+    STEP_TIMES_FREQUENCY,
+    _best_leaves,
+    _measure,
+    excess_heat,
+)
 from isotherm.loop.typical_set import MAX_HALVINGS, TypicalSet
 from marks import slow
 
@@ -222,7 +232,7 @@ def test_an_eigenbasis_of_a_network_is_refused(key):
     network = isotherm.models.mlp((64, 8, 10))
     batches, grad_fn = isotherm.independent_batches(rows, 50), network.gradient(300)
     with pytest.raises(FloatingPointError, match="`coordinates='prior'`"):
-        isotherm.warm_start(key, grad_fn, network.init(key), batches)
+        isotherm.warm_start(key, grad_fn, network.init(key), batches, coordinates="eigenbasis")
 
 
 @pytest.mark.slow
@@ -270,7 +280,7 @@ def test_misuse_is_refused(key):
     with pytest.raises(ValueError, match="`coordinates` must be"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, coordinates="polar")
     with pytest.raises(ValueError, match="matrix of 20,000 rows"):
-        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES)
+        isotherm.warm_start(key, GRADIENT, jnp.zeros(20_000), BATCHES, coordinates="eigenbasis")
     with pytest.raises(ValueError, match="`sides` needs `coordinates='kronecker'`"):
         isotherm.warm_start(key, GRADIENT, jnp.zeros(5), BATCHES, sides={"position": "r"})
     with pytest.raises(ValueError, match="`diffusion` needs `coordinates='prior'`"):
@@ -288,6 +298,152 @@ def test_misuse_is_refused(key):
     with pytest.raises(ValueError, match="2000 rows"):
         short = isotherm.minibatch_gradient(log_likelihood, lambda w: -0.5 * jnp.sum(w**2), 10)
         isotherm.warm_start(key, short, jnp.zeros(5), BATCHES)
+
+
+def ring(num_rows=300):
+    """Points inside and outside a circle."""
+    x = RING.normal(size=(num_rows, 2)).astype(np.float32)
+    return x, (np.hypot(*x.T) > 1.2).astype(np.int32)
+
+
+RING = np.random.default_rng(0)
+SHORT = {"num_steps": 300, "rounds": 1, "steps_per_round": 40}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [((2, 20, 2), "prior"), slow((2, 2), "eigenbasis"), slow((2, 60, 10, 2), "prior")],
+)
+@pytest.mark.filterwarnings("ignore:The chain still moves away")
+def test_the_default_coordinates_suit_the_posterior(key, sizes, kind):
+    """A small network, a logistic regression, and a network too large to be tried near its mode."""
+    network, rows = isotherm.models.mlp(sizes, activation="tanh"), ring()
+    batches = isotherm.independent_batches(rows, 50)
+    start = isotherm.warm_start(key, network.gradient(300), network.init(key), batches, **SHORT)
+    assert start.kind == kind
+    assert (start.grad_fn is not None) and np.isnan(start.noise_variance) == (kind == "prior")
+
+
+def test_the_default_coordinates_of_a_regression_are_an_eigenbasis(key):
+    start = isotherm.warm_start(key, GRADIENT, jnp.asarray(MEAN, jnp.float32), BATCHES, num_steps=0)
+    same = isotherm.warm_start(
+        key,
+        GRADIENT,
+        jnp.asarray(MEAN, jnp.float32),
+        BATCHES,
+        num_steps=0,
+        coordinates="eigenbasis",
+    )
+    assert (start.kind, same.kind) == ("eigenbasis", "eigenbasis")
+    assert start.step_size == same.step_size
+
+
+def test_rough_draws_have_the_covariance_of_a_normal_posterior():
+    whole = WholeData(GRADIENT, (X, Y), jnp.zeros(DIMENSION), 10_000)
+    mode = jnp.asarray(MEAN, jnp.float32)
+    keys = [random.fold(jax.random.key(0), i) for i in range(200)]
+    draws = np.array([rough_draw(k, whole, mode) for k in keys], np.float64) - MEAN
+    whitened = draws @ np.linalg.cholesky(PRECISION)
+    assert abs(whitened.var() - 1) < 0.3  # 1000 numbers; residuals have about unit variance
+    convex = isotherm.minibatch_gradient(
+        lambda w, batch: 5.0 * batch[1] ** 2 * w[0] ** 2, lambda w: -0.5 * jnp.sum(w**2), SIZE
+    )
+    whole = WholeData(convex, (X, Y), jnp.zeros(2), 10_000)
+    assert rough_draw(jax.random.key(0), whole, jnp.ones(2)) is None
+
+
+def test_hot_momenta_are_told_from_chance():
+    sizes = [10_000, 10]
+    assert excess_heat([1.0, 1.5], sizes, span=1.0).max() < 1  # ten numbers
+    assert excess_heat([1.2, 1.0], sizes, span=1.0).max() > 1
+    assert excess_heat([1.0, 1.5], sizes, span=1000.0).max() > 1
+    assert excess_heat([0.8, 1.0], sizes, span=1.0)[-1] < -1  # it still climbs
+    rng = np.random.default_rng(0)
+    healthy = [rng.chisquare(n, size=10_000) / n for n in sizes]
+    alarms = [excess_heat(pair, sizes, span=0.5).max() > 1 for pair in zip(*healthy, strict=True)]
+    assert np.mean(alarms) < 0.05
+
+
+def test_the_friction_is_that_of_the_bulk_of_the_weights(key):
+    """Ten numbers that move a thousand times as fast had set the friction of all others."""
+    position = {"few": jnp.zeros(10), "many": jnp.zeros(1000)}
+    grad_fn = balanced(
+        isotherm.minibatch_gradient(
+            lambda w, x: -0.5 * (x - w["many"][0]) ** 2,
+            lambda w: -0.5 * jnp.sum(w["many"] ** 2) - 0.5e6 * jnp.sum(w["few"] ** 2),
+            100,
+        )
+    )
+    batches = isotherm.independent_batches(jnp.zeros(100), 10)
+    precision = {"few": jnp.asarray(1e6), "many": jnp.asarray(1.0)}
+    found = _measure(
+        key, Identity(), position, precision, batches=batches, rows=batches, grad_fn=grad_fn
+    )
+    assert float(found.friction) == pytest.approx(2 * 1000 ** (10 / 1010), rel=1e-3)
+
+
+def test_a_leaf_whose_basis_does_not_pay_keeps_units_of_the_prior(key):
+    """One leaf is stretched along the directions that are stiff; the other as it should be."""
+    scales = jnp.asarray([1.0, 1e-2])
+    factor = jnp.stack([scales, scales[::-1]])
+
+    def log_likelihood(w, x):
+        return -0.5 * x * (jnp.sum((w["good"] / factor) ** 2) + jnp.sum((w["bad"] / factor) ** 2))
+
+    def log_prior(w):
+        return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(w))
+
+    grad_fn = balanced(isotherm.minibatch_gradient(log_likelihood, log_prior, 100))
+    batches = isotherm.independent_batches(jnp.full(100, 0.01), 10)
+    basis = Kronecker(
+        (Sides(None, None, 1 / factor, "lr"), Sides(None, None, factor, "lr"))  # bad, good
+    )
+    position = {"bad": jnp.zeros((2, 2)), "good": jnp.zeros((2, 2))}
+    precision = {"bad": jnp.asarray(1.0), "good": jnp.asarray(1.0)}
+    best = _best_leaves(key, basis, [position], precision, batches=batches, grad_fn=grad_fn)
+    assert [leaf.has_basis for leaf in best.leaves] == [False, True]
+    units = [line.split()[-1] for line in best.summary(position).splitlines()]
+    assert units == ["units", "prior", "basis"]
+
+
+@pytest.mark.parametrize("coordinates", ["prior", "kronecker"])
+@pytest.mark.slow
+def test_a_wide_network_is_sampled_at_its_temperature(coordinates):
+    """It had been too cold by 10 % at first, then frozen by the friction of its biases.
+
+    The log prior of 17 610 weights is half their number below its maximum (full gradients with
+    short steps: 8 710 to 8 930), if the chain has reached the posterior.
+    """
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x[order] / 16).astype(np.float32), y[order].astype(np.int32)
+    train, test = (x[:1200], y[:1200]), (x[1200:], y[1200:])
+    network = isotherm.models.mlp((64, 100, 100, 10))
+    grad_fn, batches = network.gradient(1200), isotherm.independent_batches(train, 100)
+    keys = jax.random.split(jax.random.key(0), 4)
+    mode = isotherm.find_mode(keys[1], grad_fn, network.init(keys[0]), batches)
+    start = isotherm.warm_start(
+        keys[2], grad_fn, mode, batches, coordinates=coordinates, num_steps=0
+    )
+    run = isotherm.sample(
+        keys[3],
+        isotherm.msgnht(start.grad_fn, **start.settings),
+        start.position,
+        batches,
+        num_draws=200,
+        thin=20,
+        num_chains=4,
+        collect={"test": isotherm.collect.probabilities(network.predict, test[0])},
+    )
+    temperatures = run.stats["kinetic_temperature"].mean((0, 1))
+    assert abs(np.average(temperatures, weights=run.momentum_sizes) - 1) < 0.03
+    for i in range(4):
+        last = jax.tree.map(lambda leaf, i=i: leaf[i], run.state.position)
+        assert 0.95 < -2 * float(network.log_prior(last)) / 17_610 < 1.1
+        assert float(network.log_likelihood(last, train).sum()) > -100
+    averaged = classifier_scores(run.collected["test"]["probabilities"].mean(0), test[1])
+    at_mode = classifier_scores(network.predict(mode, test[0]), test[1])
+    assert averaged["nll"] < at_mode["nll"] + 0.15
 
 
 @pytest.mark.slow
@@ -352,7 +508,7 @@ def test_the_start_of_a_network_is_typical_and_its_kicks_are_balanced(key, coord
         rounds=2,
         steps_per_round=1000,
     )
-    assert start.unbalanced_heat <= LARGEST_HEAT
+    assert start.unbalanced_heat <= NETWORK_HEAT
     assert start.step_size <= STEP_TIMES_FREQUENCY * start.stiffness**-0.5
     run = isotherm.sample(
         random.fold(key, 1),
@@ -391,7 +547,9 @@ def test_the_friction_of_a_network_start_can_be_given(key):
         for diffusion in (None, 100.0)
     ]
     default, large = starts
-    assert default.diffusion == pytest.approx(1)  # of the prior, without a walk
+    assert default.diffusion == pytest.approx(
+        2
+    )  # critical damping in the width of the prior, without a walk
     assert large.diffusion == pytest.approx(100)
     assert large.thermostat_mass == pytest.approx(1e-4)
     assert 1.1 * default.step_size < large.step_size

@@ -4,6 +4,7 @@ Sums over rows are computed in chunks of rows, so that memory does not grow with
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ LARGEST_EXACT = 1000
 """Numbers of a position up to which the diagonal of the Hessian is computed exactly."""
 NUM_PROBES = 64
 """Products with random signs from which it is estimated beyond that."""
+ROUGH_STEPS = 60
+"""Largest number of steps of conjugate gradients."""
 
 
 class WholeData:
@@ -52,6 +55,14 @@ class WholeData:
         def prior_times(x: ArrayTree, v: ArrayTree) -> ArrayTree:
             return jax.jvp(jax.grad(self.log_prior), (x,), (v,))[1]
 
+        def weighted(key: Key, x: ArrayTree, batch: Batch) -> ArrayTree:
+            def total(y: ArrayTree) -> jax.Array:
+                rows = grad_fn.log_likelihood(y, batch)
+                return jnp.sum(random.gaussian(key, rows) * rows)
+
+            return jax.grad(total)(x)
+
+        self._weighted = jax.jit(weighted)
         self._value, self._prior = jax.jit(likelihood), jax.jit(self.log_prior)
         self._prior_gradient = jax.jit(jax.grad(self.log_prior))
         self._prior_times = jax.jit(prior_times)
@@ -100,9 +111,18 @@ class WholeData:
             signs = jax.tree.map(jnp.sign, random.gaussian(random.fold(key, i), position))
             products = self.hessian_times(position, signs)
             total = jax.tree.map(lambda a, s, p: a + s * p / NUM_PROBES, total, signs, products)
-        return jax.tree.map(jnp.maximum, total, self._prior_diagonal(position))
+        return jax.tree.map(jnp.maximum, total, self.prior_diagonal(position))
 
-    def _prior_diagonal(self, position: ArrayTree) -> ArrayTree:
+    def weighted_gradient(self, key: Key, position: ArrayTree) -> ArrayTree:
+        """Return the sum of the gradients of all rows with independent normal weights."""
+        chunks = count()
+
+        def part(x: ArrayTree, batch: Batch) -> ArrayTree:
+            return self._weighted(random.fold(key, next(chunks)), x, batch)
+
+        return self._sum(part, position)
+
+    def prior_diagonal(self, position: ArrayTree) -> ArrayTree:
         """Return minus the second derivatives of a log prior that is a sum over coordinates."""
         ones = jax.tree.map(jnp.ones_like, position)
         return jax.tree.map(jnp.negative, self._prior_times(position, ones))
@@ -110,7 +130,7 @@ class WholeData:
     def fisher_diagonal(self, position: ArrayTree) -> ArrayTree:
         """Return the diagonal of `fisher`; the prior must be a product over coordinates."""
         squares = self._sum(self._squares, position)
-        return jax.tree.map(jnp.add, squares, self._prior_diagonal(position))
+        return jax.tree.map(jnp.add, squares, self.prior_diagonal(position))
 
     def hessian_times(self, position: ArrayTree, direction: ArrayTree) -> ArrayTree:
         """Multiply the Hessian of minus the log density by a direction."""
@@ -172,3 +192,44 @@ def stiffness_in(key: Key, whole: WholeData, position: ArrayTree, space: Coordin
 
     start = random.gaussian(key, space.momentum_like(position))
     return float(largest_eigenvalue(times, start, 30, compiled=False))
+
+
+def rough_draw(key: Key, whole: WholeData, mode: ArrayTree) -> ArrayTree | None:
+    r"""Draw from the Gaussian approximation at a mode without a matrix; `None` if there is none.
+
+    With independent $\varepsilon \sim \mathcal N(0, 1)$, one for every row and every coordinate,
+    $z = \sum_i \varepsilon_i g_i + \Lambda_0^{1/2}\varepsilon$ has the covariance of the Fisher
+    matrix plus the precision $\Lambda_0$ of the prior, which is nearly that of the Hessian $H$. So
+    $H^{-1} z$, by conjugate gradients with that prior as preconditioner, is nearly a draw. Where
+    the curvature is negative the approximation does not exist.
+
+    Parameters
+    ----------
+    key
+        For the random numbers.
+    whole
+        The log posterior over all data.
+    mode
+        The mode.
+    """
+    flat, unravel = ravel_pytree(mode)
+    prior = np.asarray(ravel_pytree(whole.prior_diagonal(mode))[0], np.float64)
+    prior = np.where(prior > 0, prior, 1.0)
+    noise = random.gaussian(random.fold(key, 0), flat)
+    rows = ravel_pytree(whole.weighted_gradient(random.fold(key, 1), mode))[0]
+    residual = np.asarray(rows, np.float64) + np.sqrt(prior) * np.asarray(noise, np.float64)
+    found, direction = np.zeros_like(residual), residual / prior
+    size = first = float(residual @ direction)
+    for _ in range(ROUGH_STEPS):
+        tangent = unravel(jnp.asarray(direction, flat.dtype))
+        product = np.asarray(ravel_pytree(whole.hessian_times(mode, tangent))[0], np.float64)
+        curvature = direction @ product
+        if not curvature > 0:
+            return None
+        found = found + size / curvature * direction
+        residual = residual - size / curvature * product
+        previous, size = size, residual @ (residual / prior)
+        if size < 1e-6 * first:
+            break
+        direction = residual / prior + size / previous * direction
+    return unravel(flat + jnp.asarray(found, flat.dtype))

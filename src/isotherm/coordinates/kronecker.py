@@ -73,6 +73,12 @@ class Sides:
     letters: str = field(metadata={"static": True})
     """The side of every axis of the leaf."""
 
+    @property
+    def has_basis(self) -> bool:
+        """Whether the leaf is rotated or stretched, and not only multiplied by a number."""
+        rotated = self.left is not None or self.right is not None
+        return rotated or bool(jnp.max(self.scale) > jnp.min(self.scale))
+
     def rotate(self, matrix: jax.Array) -> jax.Array:
         r"""Return $U_L^\top G U_R$."""
         if self.left is not None:
@@ -114,13 +120,17 @@ class Kronecker:
         return self._each(Sides.pull, grads)
 
     def summary(self, position: ArrayTree) -> str:
-        """Return a table: leaf, shape, letter of every axis, condition number of the curvature."""
-        rows = [("leaf", "shape", "sides", "condition")]
+        """Return a table: leaf, shape, letter of every axis, condition number of the curvature.
+
+        A leaf without a basis is in units of its prior, or of the width of its posterior.
+        """
+        rows = [("leaf", "shape", "sides", "condition", "units")]
         values = jax.tree.leaves(position)
         for name, leaf, sides in zip(leaf_names(position), values, self.leaves, strict=True):
             condition = float(jnp.max(sides.scale) / jnp.min(sides.scale)) ** 2
             shape = " x ".join(map(str, jnp.shape(leaf))) or "number"
-            rows.append((name, shape, sides.letters or "-", f"{condition:.3g}"))
+            units = "basis" if sides.has_basis else "prior"
+            rows.append((name, shape, sides.letters or "-", f"{condition:.3g}", units))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(lines)

@@ -20,7 +20,12 @@ from isotherm import random
 from isotherm.coordinates.linear import Coordinates, as_coordinates
 from isotherm.diagnostics.temperature import kinetic_temperature, virial
 from isotherm.dynamics import flows, integrators
-from isotherm.dynamics.thermostats import THERMOSTATS, check_thermostat
+from isotherm.dynamics.thermostats import (
+    STATIONARY,
+    THERMOSTATS,
+    check_thermostat,
+    scatter,
+)
 from isotherm.gradients.minibatch import evaluate
 from isotherm.schedules import (
     as_schedule,
@@ -65,7 +70,7 @@ def langevin(
     *,
     thermostat: str,
     thermostat_mass: Scalar = 1.0,
-    initial_thermostat: Scalar | None = None,
+    initial_thermostat: Scalar | str | None = None,
     integrator: str | integrators.Integrator | None = None,
     temperature: Scalar = 1.0,
     noise: str | random.Noise = "gaussian",
@@ -91,7 +96,8 @@ def langevin(
     thermostat_mass
         $\mu > 0$; not used by a fixed thermostat.
     initial_thermostat
-        Initial $\xi$ (constant if the thermostat is fixed); `None` means $D$.
+        Initial $\xi$ (constant if the thermostat is fixed); `None` means $D$, and `"stationary"` a
+        draw of its law without gradient noise (`dynamics/thermostats.py`).
     integrator
         `"euler"` or a word (`dynamics/integrators.py`); by default `"ABOBA"`, and `"AKDBNBDKA"`
         with a balanced gradient.
@@ -121,7 +127,14 @@ def langevin(
         raise ValueError(
             f"The word {word.name!r} never updates the thermostat: it needs the letter D."
         )
-    start = diffusion if initial_thermostat is None else initial_thermostat
+    stationary = isinstance(initial_thermostat, str)
+    if stationary and (initial_thermostat != STATIONARY or thermostat in ("fixed", "full_matrix")):
+        raise ValueError(
+            f"`initial_thermostat` must be a number, or {STATIONARY!r} for a thermostat of numbers "
+            f"that adapt, got {initial_thermostat!r} for {thermostat!r}."
+        )
+    at_diffusion = stationary or initial_thermostat is None
+    start = diffusion if at_diffusion else initial_thermostat
     require_finite("initial_thermostat", start)
     noise_fn = random.as_noise(noise)
     space = as_coordinates(coordinates)
@@ -142,6 +155,8 @@ def langevin(
                 "`initial_thermostat`, by default `diffusion`, must be a number or have the shape "
                 f"of the thermostat: {error}"
             ) from error
+        if stationary:
+            xi = scatter(random.fold(key, 1), xi, momentum, temperature / thermostat_mass)
         return LangevinState(position, momentum, xi, jnp.zeros((), jnp.int32), force)
 
     def noise_key(key: Key, number: int) -> Key:

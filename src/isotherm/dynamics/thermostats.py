@@ -14,6 +14,11 @@ number of coordinates that share the $\xi$. An adaptive thermostat settles at $E
 the gradient has white noise of covariance $2B$ per unit time, and so absorbs noise that is not
 estimated. This is exact only for noise of a certain form: isotropic for a scalar, uncorrelated
 between coordinates for one $\xi$ per coordinate, any covariance for the matrix.
+
+**Start.** Without gradient noise every $\xi$ has the law $\mathcal N(D, T/\mu')$, independent of
+momenta. With all $\xi = D$ instead, those of fast coordinates rise first, so that the mean of $p^2$
+falls by $2t^2/\mu$ at the beginning: with $\mu = D^{-2}$, as for networks, a chain is up to 10 %
+too cold for about $5/D$ units of time, then as much too hot. `scatter` draws from the law.
 """
 
 from collections.abc import Callable
@@ -23,9 +28,13 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from isotherm import random
 from isotherm.fast_math import exp, mean_decay
 from isotherm.tree import add_increment
-from isotherm.types import ArrayTree, Scalar
+from isotherm.types import ArrayTree, Key, Scalar
+
+STATIONARY = "stationary"
+"""Initial thermostats that have the law of a chain in equilibrium."""
 
 
 class Thermostat(NamedTuple):
@@ -185,6 +194,18 @@ def full_matrix(mass: Scalar = 1.0) -> Thermostat:
         return unravel((axes @ solved).astype(p.dtype))
 
     return Thermostat("full_matrix", True, start, heat, drag, damp, relax)
+
+
+def scatter(key: Key, xi: ArrayTree, momentum: ArrayTree, variance: Scalar) -> ArrayTree:
+    r"""Add $\mathcal N(0, T/\mu')$ to thermostats, with $T/\mu$ the given variance."""
+    sizes, leaves = [p.size for p in jax.tree.leaves(momentum)], jax.tree.leaves(xi)
+    shared = sizes if len(leaves) == len(sizes) else [sum(sizes)]
+    numbers = jax.tree.unflatten(jax.tree.structure(xi), shared)
+
+    def one(x: jax.Array, r: jax.Array, n: int) -> jax.Array:
+        return x + (jnp.sqrt(variance * x.size / n) * r).astype(x.dtype)
+
+    return jax.tree.map(one, xi, random.gaussian(key, xi), numbers)
 
 
 THERMOSTATS = {

@@ -81,6 +81,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, jaxpr_as_fun, subjaxprs
+from numpy.typing import ArrayLike
 
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.tree import count, leaf_sizes
@@ -220,15 +221,16 @@ def _primitives(jaxpr: Jaxpr) -> set[str]:
 
 
 def unbalanced_heat(
-    strengths: jax.Array, step_size: Scalar, friction: Scalar, dimension: int
-) -> jax.Array:
+    strengths: ArrayLike, step_size: float, friction: float, dimension: int
+) -> float:
     r"""Return the relative heat $u\,2C/(Dh + 2C)$ that the kicks of a step leave.
 
     Parameters
     ----------
     strengths
         `BalancedGradient.strengths` of kicks of duration 1, shape `(2, batches, rows)`: for every
-        batch the values of two independent momenta, of which the second gives $|x_i|^2$.
+        batch the values of two independent momenta, of which the second gives $|x_i|^2$. Further
+        axes in front are positions, over which the heat is averaged: where it is large differs.
     step_size
         $h$.
     friction
@@ -236,12 +238,13 @@ def unbalanced_heat(
     dimension
         Number of coordinates; $C$ is the mean over them.
     """
-    s, squares = jnp.abs(strengths[0]) * step_size, strengths[1] ** 2
-    total = jnp.maximum(jnp.sum(squares), jnp.finfo(squares.dtype).tiny)
-    left = 2 * jnp.sum(jnp.where(s > LARGEST, squares, 0)) / total
-    rows = strengths.shape[-1]
-    noise = 2 * step_size**2 * jnp.mean(squares) * rows / dimension
-    return left * noise / jnp.maximum(friction * step_size + noise, jnp.finfo(noise.dtype).tiny)
+    given, tiny = np.asarray(strengths, np.float64), np.finfo(np.float64).tiny
+    squares = given[..., 1, :, :] ** 2
+    total = np.maximum(squares.sum((-2, -1)), tiny)
+    too_strong = np.abs(given[..., 0, :, :]) * step_size > LARGEST
+    left = 2 * np.sum(np.where(too_strong, squares, 0), axis=(-2, -1)) / total
+    noise = 2 * step_size**2 * np.mean(squares, axis=(-2, -1)) * squares.shape[-1] / dimension
+    return float(np.mean(left * noise / np.maximum(friction * step_size + noise, tiny)))
 
 
 def _from_each(shards: int) -> str:

@@ -43,7 +43,7 @@ def explained_loss(dimension: int) -> float:
     return 1.5 * dimension + 5 * dimension**0.5 + 10
 
 
-def largest_loss(directions: int) -> float:
+def largest_loss(directions: float) -> float:
     """Return how far a log likelihood that determines so many directions may be below its mode."""
     return directions / 2 + 5 * (directions / 2) ** 0.5 + 10
 
@@ -126,6 +126,24 @@ class TypicalSet:
         centre = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *path)
         virial = -np.mean([self._measure(x, centre)[:, 1].sum() for x in path])
         return bool(virial <= 3 * self.dimension + 30)
+
+    def is_nearly_normal(self, draws: Sequence[ArrayTree], factor: float = 1.0) -> bool:
+        r"""Return whether draws of the Gaussian approximation at the mode are where it says.
+
+        Their log density is $d/2$ below that of the mode, give or take $\sqrt{d/2}$, if the
+        posterior is normal; directions that the curvature at the mode calls flat, and that are not,
+        put them far below. The median of the draws decides.
+
+        Parameters
+        ----------
+        draws
+            From the Gaussian approximation.
+        factor
+            By how much its covariance may be too large.
+        """
+        losses = [self.below_mode(draw) for draw in draws]
+        limit = largest_loss(factor * self.dimension)
+        return bool(np.median(np.nan_to_num(losses, nan=np.inf)) <= limit)
 
     def describe_prediction(self, position: ArrayTree) -> Message | None:
         """Return a warning if the data are less likely than the parameters explain."""

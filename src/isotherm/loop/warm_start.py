@@ -20,6 +20,13 @@ remaining noise depends on the distance from the mode, hardly on $N$, and the st
 noise is then measured at typical draws, one standard deviation from the mode in every direction.
 Sample with `start.grad_fn`.
 
+**Which coordinates.** By default (`coordinates="auto"`) a position of more than 1000 numbers is
+taken for a network. With fewer, the eigenbasis is used if the posterior is nearly normal: four
+draws of the Gaussian approximation at the mode must be as typical as a normal posterior says
+(`isotherm.loop.typical_set`), and the trial below must succeed at once. Above 200 numbers rougher
+draws are tested first, which need no matrix (`isotherm.coordinates.curvature.rough_draw`). A small
+network fails these tests, because directions that are flat at its mode are not flat far away.
+
 **Trial.** All this holds near the mode. A chain of 500 steps is tried from there; if it leaves the
 typical set (`isotherm.loop.typical_set`), the step size is halved with a warning, and after four
 attempts `warm_start` raises an error.
@@ -41,16 +48,24 @@ from jax.flatten_util import ravel_pytree
 from isotherm import random
 from isotherm.batches.in_memory import InMemoryBatches
 from isotherm.batches.streamed import StreamedBatches
-from isotherm.coordinates.curvature import WholeData, diagonal_coordinates, newton, stiffness_in
+from isotherm.coordinates.curvature import (
+    WholeData,
+    diagonal_coordinates,
+    newton,
+    rough_draw,
+    stiffness_in,
+)
 from isotherm.coordinates.linear import Coordinates, Identity, eigenbasis
 from isotherm.coordinates.natural import DIFFUSION, LARGEST_STEP, THERMOSTAT_MASS
 from isotherm.diagnostics.noise import gradient_noise, largest_step_size
+from isotherm.dynamics.thermostats import STATIONARY
 from isotherm.gradients.balanced import BalancedGradient, balanced, unbalanced_heat
 from isotherm.gradients.control_variates import control_variates as controlled
 from isotherm.gradients.minibatch import MinibatchGradient
 from isotherm.loop.find_mode import check_target, find_mode
 from isotherm.loop.network_start import (
     LARGEST_HEAT,
+    NETWORK_HEAT,
     longest_step,
     network_start,
     unit_strengths,
@@ -72,6 +87,11 @@ NUM_KEPT_BATCHES = 200
 """Streamed batches whose rows are kept in memory."""
 LARGEST_DENSE = 10_000
 """Numbers of a position up to which its curvature may be one matrix."""
+LARGEST_AUTOMATIC = 1000
+"""Numbers of a position up to which `"auto"` tries an eigenbasis."""
+CHEAP_HESSIAN, ROUGH_FACTOR = 200, 4.0
+"""Above so many numbers `"auto"` looks at rough draws first, which need no matrix; their log
+density may be so many times further below the mode."""
 TRIAL_STEPS, TRIAL_DRAWS = 500, 4
 """Steps after which a chain from the mode must still be in the typical set, and positions kept."""
 
@@ -89,10 +109,12 @@ class WarmStart(NamedTuple):
     noise_variance: float
     """Variance of the minibatch gradient in these coordinates: the 90 % quantile over them. NaN
     for a network, whose balanced gradient takes the noise out."""
-    initial_thermostat: float | None = None
-    """Where thermostats start; `None` for the diffusion, as with a balanced gradient."""
+    initial_thermostat: float | str | None = None
+    """Where thermostats start; `None` for the diffusion."""
     grad_fn: GradFn | None = None
     """The gradient to sample with: the one passed in, with control variates or balanced."""
+    kind: str = ""
+    """The name of the coordinates: what `"auto"` chose, or what was asked for."""
     unbalanced_heat: float | None = None
     """Heat that the kicks of a balanced gradient leave, relative to the temperature."""
 
@@ -114,7 +136,7 @@ def warm_start(
     position: ArrayTree,
     batches: InMemoryBatches | StreamedBatches,
     *,
-    coordinates: str = "eigenbasis",
+    coordinates: str = "auto",
     curvature: str = "hessian",
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 2000,
@@ -122,7 +144,7 @@ def warm_start(
     control_variates: bool = False,
     rounds: int = 4,
     steps_per_round: int = 1500,
-    largest_heat: float = LARGEST_HEAT,
+    largest_heat: float | None = None,
     diffusion: float | None = None,
     sides: Mapping[str, str] | None = None,
     held_out: Any = None,
@@ -137,9 +159,11 @@ def warm_start(
         streamed batches, 200 are kept in memory to measure the gradient noise, and for the rounds
         of a network.
     coordinates
-        `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or `"identity"`; for
-        networks `"prior"` (every weight in units of its prior) or `"kronecker"` (an eigenbasis per
-        layer).
+        `"auto"` chooses: an eigenbasis if the position has up to 1000 numbers and the posterior is
+        nearly normal around the mode, units of the prior otherwise; `kind` of the result says
+        which. Or `"eigenbasis"` (dense, for up to a few thousand numbers), `"diagonal"` or
+        `"identity"`; for networks `"prior"` (every weight in units of its prior, and balanced
+        minibatches) or `"kronecker"` (an eigenbasis per layer).
     curvature
         `"hessian"` of $-\log\pi$ over all data, or `"fisher"`, the empirical Fisher matrix
         $\sum_i g_i g_i^\top$ plus the curvature of the prior. For an eigenbasis a few Newton steps
@@ -154,11 +178,12 @@ def warm_start(
         For networks: how often settings are measured again, and after how many steps.
     largest_heat
         With a balanced gradient: bound on the heat that the kicks of a step leave unbalanced,
-        relative to the temperature (`isotherm.gradients.balanced`), which limits the step size.
+        relative to the temperature (`isotherm.gradients.balanced`), which limits the step size. By
+        default 0.005, and 0.05 for networks, whose temperatures are checked along the way as well.
     diffusion
-        For networks: the friction $D$, in units of the prior; by default the frequency of motion
-        as wide as the posterior. Steps may be the longer the larger it is, but the chain then
-        diffuses. Set it if a walk of `rounds` is too short to show how wide the posterior is.
+        For networks: the friction $D$, in units of the prior; by default twice the frequency of
+        motion as wide as the posterior. Steps may be the longer the larger it is, but the chain
+        then diffuses.
     sides
         For Kronecker coordinates: letters of the axes of leaves, by name, where those that
         `isotherm.coordinates.leaf_sides` infers are wrong.
@@ -181,17 +206,20 @@ def warm_start(
     wanted = grad_fn if isinstance(grad_fn, BalancedGradient) else None
     grad_fn = grad_fn.gradient if isinstance(grad_fn, BalancedGradient) else grad_fn
     check_target(grad_fn, batches)
-    allowed = ("eigenbasis", "diagonal", "identity", "prior", "kronecker")
+    allowed = ("auto", "eigenbasis", "diagonal", "identity", "prior", "kronecker")
     if coordinates not in allowed:
         raise ValueError(f"`coordinates` must be one of {allowed}, got {coordinates!r}.")
     if curvature not in ("hessian", "fisher"):
         raise ValueError(f"`curvature` must be 'hessian' or 'fisher', got {curvature!r}.")
-    if control_variates and coordinates != "eigenbasis":
+    size = int(leaf_sizes(as_position(position)).sum())
+    if control_variates and coordinates not in ("auto", "eigenbasis"):
         raise ValueError(
             "`control_variates` needs `coordinates='eigenbasis'`, where the distance of draws from "
             f"the mode is known, got {coordinates!r}."
         )
-    size = int(leaf_sizes(as_position(position)).sum())
+    is_auto = coordinates == "auto"
+    if is_auto:
+        coordinates = "eigenbasis" if size <= LARGEST_AUTOMATIC or control_variates else "prior"
     if coordinates == "eigenbasis" and size > LARGEST_DENSE:
         raise ValueError(
             f"An eigenbasis of {size:,} numbers is a matrix of {size:,} rows and columns. Use "
@@ -201,14 +229,15 @@ def warm_start(
         raise ValueError(f"`sides` needs `coordinates='kronecker'`, got {coordinates!r}.")
     if diffusion is not None:
         require_positive("diffusion", diffusion)
-        if coordinates not in ("prior", "kronecker"):
+        if is_auto or coordinates not in ("prior", "kronecker"):
             raise ValueError(
                 "`diffusion` needs `coordinates='prior'` or 'kronecker', got "
-                f"{coordinates!r}; pass it to the sampler instead."
+                f"{'auto' if is_auto else coordinates!r}; pass it to the sampler instead."
             )
     num_steps, rounds = count("num_steps", num_steps, 0), count("rounds", rounds, 0)
     steps_per_round = count("steps_per_round", steps_per_round, 1)
-    require_positive("largest_heat", largest_heat)
+    if largest_heat is not None:
+        require_positive("largest_heat", largest_heat)
     if num_steps > 0:
         position = find_mode(
             random.fold(key, 0),
@@ -221,7 +250,8 @@ def warm_start(
     mode, data = as_position(position), batches.data
     if isinstance(batches, StreamedBatches):  # whose data are read once per sum over all rows
         batches = batches.in_memory(random.fold(key, 4), NUM_KEPT_BATCHES)
-    if coordinates in ("prior", "kronecker"):
+
+    def of_network(kind: str) -> tuple[WarmStart, Sequence[ArrayTree]]:
         gradient = balanced(grad_fn) if wanted is None else wanted
         found = network_start(
             random.fold(key, 3),
@@ -229,71 +259,97 @@ def warm_start(
             mode,
             batches,
             data=data,
-            coordinates=coordinates,
-            largest_heat=largest_heat,
+            coordinates=kind,
+            largest_heat=largest_heat or NETWORK_HEAT,
             rounds=rounds,
             steps_per_round=steps_per_round,
             diffusion=diffusion,
             sides=sides,
         )
-        _warn_of_held_out(grad_fn, mode, found.visited, held_out)
-        frequency = float(found.scales.frequency)
-        return WarmStart(
+        friction = float(found.scales.friction)
+        start = WarmStart(
             position=found.position,
             coordinates=found.coordinates,
             step_size=found.step_size,
-            diffusion=frequency,
-            thermostat_mass=frequency**-2,
+            diffusion=friction,
+            thermostat_mass=friction**-2,
             stiffness=float(found.scales.stiffness),
             noise_variance=np.nan,
+            kind=kind,
+            initial_thermostat=STATIONARY,
             grad_fn=gradient,
             unbalanced_heat=found.heat,
         )
-    whole = WholeData(grad_fn, data, mode, chunk_size)
-    stiffness = 1.0
-    if coordinates == "eigenbasis":
-        matrix = whole.hessian if curvature == "hessian" else whole.fisher
-        mode = newton(whole, matrix, mode)
-        space: Coordinates = eigenbasis(matrix(mode), mode)
-    else:
-        space = Identity()
-        if coordinates == "diagonal":
-            space = diagonal_coordinates(random.fold(key, 5), whole, mode, curvature)
-        stiffness = stiffness_in(random.fold(key, 1), whole, mode, space)
-    gradient: Any = grad_fn
-    positions = [mode]
-    if control_variates:
-        gradient = controlled(grad_fn, mode, data, chunk_size=chunk_size)
+        return start, found.visited
+
+    def near_mode(kind: str) -> tuple[WarmStart, Sequence[ArrayTree]] | None:
+        """Return a start in coordinates of the mode, `None` if they do not suit the posterior."""
+        whole = WholeData(grad_fn, data, mode, chunk_size)
         keys = [random.fold(random.fold(key, 3), i) for i in range(4)]
-        positions = [_typical(k, mode, space) for k in keys]
-    variance = _noise(random.fold(key, 2), gradient, positions, batches, space)
-    unit = stiffness**-0.5
-    noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
-    start = DIFFUSION / unit + step_size * float(np.median(variance)) / 2
-    heat = None
-    if wanted is not None:
-        gradient, start = balanced(gradient, num_shards=wanted.num_shards), None
-        measure = jax.jit(lambda k, x: unit_strengths(k, gradient, x, batches, space))
-        each = [measure(random.fold(random.fold(key, 4), i), x) for i, x in enumerate(positions)]
-        strengths, size = jnp.concatenate(each, axis=1), int(leaf_sizes(mode).sum())
-        step_size = longest_step(step_size, strengths, DIFFUSION / unit, size, largest_heat)
-        heat = float(unbalanced_heat(strengths, step_size, DIFFUSION / unit, size))
-    found = WarmStart(
-        position=mode,
-        coordinates=space,
-        step_size=step_size,
-        diffusion=DIFFUSION / unit,
-        thermostat_mass=THERMOSTAT_MASS * unit**2,
-        stiffness=stiffness,
-        noise_variance=noise,
-        initial_thermostat=start,
-        grad_fn=gradient,
-        unbalanced_heat=heat,
-    )
-    density = TypicalSet(grad_fn, data, mode, chunk_size)
-    found, path = _tried(random.fold(key, 6), found, batches, density)
+        may_leave = is_auto and not control_variates
+        if may_leave and size > CHEAP_HESSIAN:
+            density = TypicalSet(grad_fn, data, mode, chunk_size)
+            rough = [rough_draw(k, whole, mode) for k in keys[:2]]
+            if None in rough or not density.is_nearly_normal(rough, ROUGH_FACTOR):
+                return None
+        centre, stiffness = mode, 1.0
+        if kind == "eigenbasis":
+            matrix = whole.hessian if curvature == "hessian" else whole.fisher
+            centre = newton(whole, matrix, mode)
+            space: Coordinates = eigenbasis(matrix(centre), centre)
+        else:
+            space = Identity()
+            if kind == "diagonal":
+                space = diagonal_coordinates(random.fold(key, 5), whole, centre, curvature)
+            stiffness = stiffness_in(random.fold(key, 1), whole, centre, space)
+        density = TypicalSet(grad_fn, data, centre, chunk_size)
+        drawn = [_typical(k, centre, space) for k in keys] if kind == "eigenbasis" else []
+        if may_leave and not density.is_nearly_normal(drawn):
+            return None
+        gradient: Any = grad_fn
+        positions = [centre]
+        if control_variates:
+            gradient = controlled(grad_fn, centre, data, chunk_size=chunk_size)
+            positions = drawn
+        variance = _noise(random.fold(key, 2), gradient, positions, batches, space)
+        unit = stiffness**-0.5
+        noise, step_size = _step_size(variance, noise_ratio, LARGEST_STEP * unit)
+        begin = DIFFUSION / unit + step_size * float(np.median(variance)) / 2
+        heat = None
+        if wanted is not None:
+            gradient, begin = balanced(gradient, num_shards=wanted.num_shards), None
+            measure = jax.jit(lambda k, x: unit_strengths(k, gradient, x, batches, space))
+            each = [
+                measure(random.fold(random.fold(key, 4), i), x) for i, x in enumerate(positions)
+            ]
+            strengths = np.stack(each)
+            step_size = longest_step(
+                step_size, strengths, DIFFUSION / unit, size, largest_heat or LARGEST_HEAT
+            )
+            heat = unbalanced_heat(strengths, step_size, DIFFUSION / unit, size)
+        start = WarmStart(
+            position=centre,
+            coordinates=space,
+            step_size=step_size,
+            diffusion=DIFFUSION / unit,
+            thermostat_mass=THERMOSTAT_MASS * unit**2,
+            stiffness=stiffness,
+            noise_variance=noise,
+            kind=kind,
+            initial_thermostat=begin,
+            grad_fn=gradient,
+            unbalanced_heat=heat,
+        )
+        return _tried(random.fold(key, 6), start, batches, density, may_leave)
+
+    found = None
+    if coordinates not in ("prior", "kronecker"):
+        found = near_mode(coordinates)
+    if found is None:
+        found = of_network("prior" if is_auto else coordinates)
+    start, path = found
     _warn_of_held_out(grad_fn, mode, path, held_out)
-    return found
+    return start
 
 
 def _warn_of_held_out(
@@ -305,12 +361,12 @@ def _warn_of_held_out(
 
 
 def _tried(
-    key: Key, start: WarmStart, batches: InMemoryBatches, density: TypicalSet
-) -> tuple[WarmStart, list[ArrayTree]]:
+    key: Key, start: WarmStart, batches: InMemoryBatches, density: TypicalSet, may_leave: bool
+) -> tuple[WarmStart, list[ArrayTree]] | None:
     """Return a start with steps so short that a chain stays in the typical set, and that chain.
 
     Coordinates and step size are those of the mode. Where the curvature elsewhere is much larger, a
-    chain becomes unstable on its way.
+    chain becomes unstable on its way; `None` then, if the coordinates may be left.
     """
 
     @jax.jit
@@ -325,6 +381,8 @@ def _tried(
         path = [jax.tree.map(lambda x, i=i: x[i], moved) for i in range(TRIAL_DRAWS)]
         if density.is_typical(path):
             break
+        if may_leave:
+            return None
         h /= 2
     else:
         raise density.lost(path[-1], 2 * h)

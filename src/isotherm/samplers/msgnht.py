@@ -54,7 +54,7 @@ def msgnht(
     integrator: str | None = None,
     thermostat: str = "per_coordinate",
     thermostat_mass: Scalar = 1.0,
-    initial_thermostat: Scalar | None = None,
+    initial_thermostat: Scalar | str | None = None,
     temperature: Scalar = 1.0,
     noise: str | Noise = "gaussian",
     coordinates: Coordinates | None = None,
@@ -80,7 +80,7 @@ def msgnht(
     thermostat_mass
         $\mu > 0$: the thermostat responds within about $\sqrt{\mu}$ time units. The paper has 1.
     initial_thermostat
-        $\xi_0$; `None` starts at $D$.
+        $\xi_0$; `None` starts at $D$, `"stationary"` at draws of its law in equilibrium.
     temperature
         $T$: 1 targets $\pi$.
     noise

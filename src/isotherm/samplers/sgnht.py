@@ -31,7 +31,7 @@ def sgnht(
     integrator: str | None = None,
     thermostat: str = "scalar",
     thermostat_mass: Scalar = 1.0,
-    initial_thermostat: Scalar | None = None,
+    initial_thermostat: Scalar | str | None = None,
     temperature: Scalar = 1.0,
     noise: str | Noise = "gaussian",
     coordinates: Coordinates | None = None,
