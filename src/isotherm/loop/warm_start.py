@@ -290,7 +290,7 @@ def warm_start(
         if may_leave and size > CHEAP_HESSIAN:
             density = TypicalSet(grad_fn, data, mode, chunk_size)
             rough = [rough_draw(k, whole, mode) for k in keys[:2]]
-            if None in rough or not density.is_nearly_normal(rough, ROUGH_FACTOR):
+            if any(x is None for x in rough) or not density.is_nearly_normal(rough, ROUGH_FACTOR):
                 return None
         centre, stiffness = mode, 1.0
         if kind == "eigenbasis":
