@@ -261,3 +261,61 @@ def test_the_law_holds_in_any_coordinates(key, kind, basis):
         assert moment_p_value(draws, *law.moments(x, p, 2, 3)) > FALSE_ALARM
         wrong = law._replace(basis=matrix * 1.05)
         assert moment_p_value(draws, *wrong.moments(x, p, 2, 3)) < FALSE_ALARM
+
+
+STIFF = {"diffusion": 2.0, "thermostat_mass": 0.25, "integrator": "ABOBA"}
+
+
+@pytest.mark.parametrize("kind", ["scalar", "per_tensor", "per_coordinate"])
+def test_stationary_thermostats_have_their_law(kind):
+    """Of the mean and the variance over 400 chains, five standard errors."""
+    sampler = langevin(
+        lambda x, batch: jax.tree.map(jnp.negative, x),
+        0.05,
+        thermostat=kind,
+        initial_thermostat="stationary",
+        temperature=1.5,
+        **STIFF,
+    )
+    position = {"a": jnp.zeros(3), "b": jnp.zeros(5)}
+    keys = jax.vmap(lambda i: random.fold(jax.random.key(0), i))(jnp.arange(400))
+    states = jax.vmap(lambda key: sampler.init(position, key))(keys)
+    shares = {"scalar": [8], "per_tensor": [3, 5], "per_coordinate": [1, 1]}[kind]
+    for leaf, share in zip(jax.tree.leaves(states.thermostat), shares, strict=True):
+        values = np.asarray(leaf, np.float64)
+        expected = 1.5 / (0.25 * share)
+        assert abs(values.mean() - 2.0) < 5 * (expected / values.size) ** 0.5
+        assert abs(values.var() / expected - 1) < 5 * (2 / values.size) ** 0.5
+
+
+def test_stationary_thermostats_do_not_cool_a_chain_at_first():
+    """2000 oscillators in equilibrium, in the first unit of time."""
+
+    def early(initial):
+        sampler = langevin(
+            lambda x, batch: -x,
+            0.05,
+            thermostat="per_coordinate",
+            initial_thermostat=initial,
+            **STIFF,
+        )
+        key = jax.random.key(0)
+        state = sampler.init(random.gaussian(random.fold(key, 7), jnp.zeros(2000)), key)
+        squares = []
+        for i in range(20):
+            state, _ = sampler.step(random.fold(random.fold(key, 8), i), state, None)
+            squares.append(float(jnp.mean(state.momentum**2)))
+        return np.mean(squares)
+
+    assert early(None) < 0.93
+    assert abs(early("stationary") - 1) < 0.05
+
+
+def test_a_word_for_the_thermostat_is_checked():
+    for kind, initial in (
+        ("fixed", "stationary"),
+        ("full_matrix", "stationary"),
+        ("scalar", "hot"),
+    ):
+        with pytest.raises(ValueError, match="`initial_thermostat` must be a number"):
+            langevin(lambda x, b: -x, 0.1, 1.0, thermostat=kind, initial_thermostat=initial)

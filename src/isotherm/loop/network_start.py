@@ -8,7 +8,7 @@ position, in the coordinates in use:
 
 - the largest curvature $\lambda$, by power iteration: steps have $h \le 0.45/\sqrt\lambda$;
 - the strengths $s_i$ of rows: steps are so short that the noise which the bounded weights leave
-  unbalanced heats the chain by at most 5 % (`isotherm.gradients.balanced`).
+  unbalanced heats the chain by at most 1.5 % (`isotherm.gradients.balanced`).
 
 The curvature grows up to a hundredfold on the way, so the first stretch has steps of an eighth, and
 a step follows from the largest curvature of the last two rounds. Settings follow from all rounds
@@ -67,7 +67,7 @@ STEP_TIMES_FREQUENCY = 0.45
 r"""Largest $h\sqrt\lambda$."""
 LARGEST_HEAT = 0.005
 """Largest heat, relative to the temperature, that kicks may leave unbalanced near a mode."""
-NETWORK_HEAT = 0.05
+NETWORK_HEAT = 0.015
 """The same for networks, where this estimate has heavy tails: temperatures are checked as well."""
 NUM_BATCHES = 128
 """Batches from which the strengths of rows are measured at a position."""

@@ -179,7 +179,7 @@ def warm_start(
     largest_heat
         With a balanced gradient: bound on the heat that the kicks of a step leave unbalanced,
         relative to the temperature (`isotherm.gradients.balanced`), which limits the step size. By
-        default 0.005, and 0.05 for networks, whose temperatures are checked along the way as well.
+        default 0.005, and 0.015 for networks, whose temperatures are checked along the way as well.
     diffusion
         For networks: the friction $D$, in units of the prior; by default twice the frequency of
         motion as wide as the posterior. Steps may be the longer the larger it is, but the chain
@@ -290,7 +290,7 @@ def warm_start(
         if may_leave and size > CHEAP_HESSIAN:
             density = TypicalSet(grad_fn, data, mode, chunk_size)
             rough = [rough_draw(k, whole, mode) for k in keys[:2]]
-            if None in rough or not density.is_nearly_normal(rough, ROUGH_FACTOR):
+            if any(x is None for x in rough) or not density.is_nearly_normal(rough, ROUGH_FACTOR):
                 return None
         centre, stiffness = mode, 1.0
         if kind == "eigenbasis":
