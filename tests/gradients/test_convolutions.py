@@ -1,7 +1,5 @@
 """Convolutions by products of matrices have the values and derivatives of XLA's."""
 
-from itertools import product
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +48,8 @@ def test_every_kind_of_convolution(layout, groups):
     kernel = {"H": 3, "W": 2, "I": 6 // groups, "O": 12}
     x, w = arrays([LENGTHS[c] for c in layout[0]], [kernel[c] for c in layout[1]])
     kinds = [
-        *product(((1, 1), (2, 3)), ("SAME", "VALID"), [(1, 1)], ((1, 1), (2, 2))),
+        ((1, 1), "SAME", (1, 1), (1, 1)),
+        ((2, 3), "VALID", (1, 1), (2, 2)),
         ((1, 2), [(2, -1), (0, 3)], (2, 1), (1, 2)),
     ]
     for strides, padding, gaps, holes in kinds:
