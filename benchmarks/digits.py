@@ -28,20 +28,26 @@ from isotherm.diagnostics.calibration import (
 )
 from isotherm.diagnostics.predictions import posterior_predictive
 from isotherm.estimators.network_posterior import Predict
+from isotherm.models import NoisyDirichlet
 
 PACKAGES = ("isotherm", "jax", "jaxlib", "numpy", "scikit-learn")
 PATH = RESULTS / "digits.json"
 SPLITS, TRAINING_ROWS = range(5), 1200
+DIRICHLET = NoisyDirichlet(1e-4)
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
-    "prior variance 8": {"prior_variance": 8.0},
-    "prior variance 32": {"prior_variance": 32.0},
-    "prior variance 128": {"prior_variance": 128.0},
-    'likelihood="auto"': {"likelihood": "auto"},
+    "noisy Dirichlet, prior variance 1": {"likelihood": DIRICHLET, "prior_variance": 1.0},
+    "noisy Dirichlet, prior variance 16": {"likelihood": DIRICHLET, "prior_variance": 16.0},
+    "noisy Dirichlet, learned scales": {"likelihood": DIRICHLET, "prior_variance": "learned"},
+    "softmax": {"likelihood": "categorical"},
+    "softmax, prior variance 8": {"likelihood": "categorical", "prior_variance": 8.0},
+    "softmax, prior variance 32": {"likelihood": "categorical", "prior_variance": 32.0},
+    "softmax, prior variance 128": {"likelihood": "categorical", "prior_variance": 128.0},
 }
 NETWORKS = {"64-50-10": (50,), "64-100-100-10": (100, 100)}
-CASES = [("64-50-10", setting) for setting in SETTINGS] + [("64-100-100-10", "default")]
-"""The larger network has only the defaults."""
+LARGE = "64-100-100-10"
+CASES = [("64-50-10", setting) for setting in SETTINGS] + [(LARGE, "default"), (LARGE, "softmax")]
+"""The larger network has only the defaults, and softmax labels."""
 SCORES = ("accuracy", "NLL", "ECE", "accuracy of starts", "NLL of starts", "largest R-hat")
 """Of which the table has means and standard errors."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
@@ -47,7 +48,6 @@ from isotherm.loop.run import Run, Summary
 from isotherm.loop.user_warnings import Message, warn_user
 from isotherm.models.likelihoods import (
     Categorical,
-    CuratedLabels,
     Gaussian,
     Likelihood,
     NoisyDirichlet,
@@ -69,18 +69,16 @@ DRAWS_OF_BUDGET = 250
 LONGEST_TIME_BETWEEN_DRAWS = 2.0
 PRIOR_VARIANCE = 4.0
 """Square of the median scale, if scales are learned."""
-LIKELIHOODS: tuple[Likelihood, ...] = (
-    Categorical(),
-    CuratedLabels(3.0, predict_curated=False),
-    CuratedLabels(10.0, predict_curated=False),
-    NoisyDirichlet(1e-2),
-    NoisyDirichlet(1e-4),
-)
+LIKELIHOODS: tuple[Likelihood, ...] = (Categorical(), NoisyDirichlet(1e-4))
 """Candidates of `likelihood="auto"`."""
-CLEARLY_BETTER = 2.0
+CLEARLY_BETTER = 3.0
 """Standard errors by which a candidate must be ahead of the first, softmax, to be taken."""
-HELD_OUT_SHARE = 0.2
-"""Share of the rows, by class, on which they are compared."""
+NUM_FOLDS, NETWORKS_PER_FOLD = 5, 2
+"""Parts of the rows, one of which is held out at a time, and networks trained on the others."""
+ENOUGH_COMPARED = 1000
+"""Folds are held out until so many rows have been compared."""
+MIN_ROWS_TO_CHOOSE, MAX_ROWS_TO_CHOOSE = 100, 5000
+"""With fewer rows the likelihood is softmax; of more, some are compared and learned from."""
 ROWS_PER_BLOCK = 2048
 """Rows whose predictive mixtures are computed at the same time."""
 
@@ -93,6 +91,8 @@ class BayesianMLP(BayesianEstimator):
     _max_rhat = 1.1
     _work = WORK
     """Budget in nominal seconds."""
+    _prior_words: tuple[str, ...] = ("learned",)
+    """Values of `prior_variance` that are not numbers."""
     _largest_feature: float
     """Largest absolute value of a feature with a scale of its own, in the training rows."""
 
@@ -182,9 +182,10 @@ class BayesianMLP(BayesianEstimator):
                 )
 
     def _check_prior_variance(self) -> None:
-        if isinstance(self.prior_variance, str) and self.prior_variance != "learned":
+        if isinstance(self.prior_variance, str) and self.prior_variance not in self._prior_words:
+            words = " or ".join(map(repr, self._prior_words))
             raise ValueError(
-                "`prior_variance` must be 'learned' or a positive number, got "
+                f"`prior_variance` must be {words} or a positive number, got "
                 f"{self.prior_variance!r}."
             )
         if not isinstance(self.prior_variance, str):
@@ -218,9 +219,12 @@ class BayesianMLP(BayesianEstimator):
         self, num_inputs: int, num_outputs: int, likelihood: Likelihood, noise: str | None = None
     ) -> MLPModel:
         sizes = (num_inputs, *map(int, self.hidden_layer_sizes), num_outputs)
-        learned = isinstance(self.prior_variance, str)
-        variance = PRIOR_VARIANCE if learned else float(self.prior_variance)
-        learned = learned and not isinstance(likelihood, NoisyDirichlet)
+        given = not isinstance(self.prior_variance, str)
+        variance = float(self.prior_variance) if given else PRIOR_VARIANCE
+        is_dirichlet = isinstance(likelihood, NoisyDirichlet)
+        learned = self.prior_variance == "learned" or (
+            self.prior_variance == "auto" and not is_dirichlet
+        )
         return MLPModel(sizes, self.activation, variance, likelihood, learned, noise)
 
     def _network_target(
@@ -277,10 +281,15 @@ class BayesianMLP(BayesianEstimator):
         return (X - self._feature_means) / self._feature_scales
 
     def _convergence_draws(self) -> Any:
-        """Return draws of the outputs for some rows: weights need not agree between chains."""
+        """Return draws of predictions for some rows: weights need not agree between chains.
+
+        They are means and log scales of a regression, or log probabilities of classes.
+        """
         x = jnp.asarray(self._standardize(self._data[0][:CONVERGENCE_ROWS]), jnp.float32)
         outputs = np.asarray(_outputs_of_draws(self._model)(joined_draws(self._run.draws), x))
         outputs = outputs.reshape(*self._run.draws.shape[:2], *outputs.shape[1:])
+        if self._model.noise is None:  # a shift of all logits of a row changes no prediction
+            outputs = log_softmax(outputs.astype(np.float64), axis=-1)
         if self._model.noise == "constant":  # the same log scale in all rows
             return np.concatenate([outputs[..., 0], outputs[:, :, 0, 1:]], axis=-1)
         return outputs.reshape(*outputs.shape[:2], -1)
@@ -393,14 +402,16 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
 
     likelihood_: Likelihood
     _largest_feature = 2.5
+    _work = 2 * WORK
+    _prior_words = ("auto", "learned")
 
     def __init__(
         self,
         hidden_layer_sizes: tuple[int, ...] = (32, 32),
         *,
         activation: str = "relu",
-        prior_variance: float | str = "learned",
-        likelihood: str | Likelihood = "categorical",
+        prior_variance: float | str = "auto",
+        likelihood: str | Likelihood = "auto",
         num_draws: int = 250,
         num_chains: int = 4,
         thin: int | None = None,
@@ -473,32 +484,44 @@ class BayesianMLPClassifier(ClassLabelsMixin, ClassifierMixin, BayesianMLP):
 
     def _choose_likelihood(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Likelihood:
         """Return the candidate whose predictions of held-out rows have the largest likelihood."""
+        if len(y) < MIN_ROWS_TO_CHOOSE:
+            return LIKELIHOODS[0]
         key = jax.random.key(self._seed)
-        held_out = _held_out(y, random.fold(key, 8))
-        kept = np.setdiff1d(np.arange(len(y)), held_out)
-        if not len(held_out) or len(np.unique(y[kept])) < 2:
-            raise ValueError(
-                "`likelihood='auto'` needs at least five rows of two classes, to hold out some."
-            )
-        self._set_feature_scales(X[kept], weight[kept])
-        x = self._standardize(X)
-        inputs = jnp.asarray(pad_to_multiples(x[held_out], ROW_MULTIPLE, 1), jnp.float32)
-        scores = []
-        for i, likelihood in enumerate(LIKELIHOODS):
-            model = self._network_model(X.shape[1], len(self.classes_), likelihood)
-            networks = train_networks(
-                random.fold(random.fold(key, 9), i),
-                model,
-                x[kept],
-                y[kept],
-                weight[kept],
-                num_networks=self.num_chains,
-            )
-            draws = np.asarray(networks)[:, None]
-            chances = np.asarray(posterior_predictive(Predict(model), draws, inputs), np.float64)
-            chosen = chances[np.arange(len(held_out)), y[held_out]]
-            scores.append(np.log(np.maximum(chosen, 1e-30)))
-        return LIKELIHOODS[_best(np.array(scores), weight[held_out])]
+        rng = np.random.default_rng(random.numpy_seed(random.fold(key, 8)))
+        some = np.sort(rng.permutation(len(y))[:MAX_ROWS_TO_CHOOSE])
+        X, y, weight = X[some], y[some], weight[some]
+        folds = _folds(y, rng)
+        scores = np.full((len(LIKELIHOODS), len(y)), np.nan)
+        for fold in range(NUM_FOLDS):
+            out = folds == fold
+            self._set_feature_scales(X[~out], weight[~out])
+            x = self._standardize(X)
+            for i, likelihood in enumerate(LIKELIHOODS):
+                scores[i, out] = self._held_out_scores(
+                    random.fold(random.fold(key, 9 + fold), i),
+                    self._network_model(X.shape[1], len(self.classes_), likelihood),
+                    (x[~out], y[~out], weight[~out]),
+                    (x[out], y[out]),
+                )
+            compared = np.isfinite(scores[0])
+            if compared.sum() >= ENOUGH_COMPARED:
+                break
+        return LIKELIHOODS[_best(scores[:, compared], weight[compared])]
+
+    def _held_out_scores(
+        self,
+        key: Any,
+        model: MLPModel,
+        rows: tuple[np.ndarray, ...],
+        held_out: tuple[np.ndarray, ...],
+    ) -> np.ndarray:
+        """Return the log probability of held-out labels, predicted by networks for other rows."""
+        networks = train_networks(key, model, *rows, num_networks=NETWORKS_PER_FOLD)
+        x, y = held_out
+        inputs = jnp.asarray(pad_to_multiples(x, ROW_MULTIPLE, 1), jnp.float32)
+        draws = np.asarray(networks)[:, None]
+        chances = np.asarray(posterior_predictive(Predict(model), draws, inputs), np.float64)
+        return np.log(np.maximum(chances[np.arange(len(y)), y], 1e-30))
 
 
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
@@ -800,11 +823,13 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         self.noise_variance_ = variance * self._noise_ratio * self._target_scale**2
 
 
-def _held_out(y: np.ndarray, key: Any) -> np.ndarray:
-    """Return the numbers of rows to hold out, the same share of each class."""
-    rng = np.random.default_rng(random.numpy_seed(key))
-    parts = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
-    return np.sort(np.concatenate([part[: int(HELD_OUT_SHARE * len(part))] for part in parts]))
+def _folds(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the number of the fold of each row; every class is spread evenly."""
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    folds = np.empty(len(y), int)
+    folds[order] = np.arange(len(y)) % NUM_FOLDS
+    return folds
 
 
 def _best(scores: np.ndarray, weight: np.ndarray) -> int:
