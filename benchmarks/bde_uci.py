@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from bde import BdeRegressor  # pyright: ignore[reportMissingImports]
 from bde.loss import GaussianNLL  # pyright: ignore[reportMissingImports]
-from reporting import RESULTS, measure_all
+from reporting import RESULTS, measure_all, paired
 
 from isotherm import BayesianMLPRegressor
 from isotherm.data.uci import Rows, load_uci, uci_names
@@ -94,27 +94,6 @@ def measure(contestant: str, name: str, split: int) -> dict[str, Any]:
     }
 
 
-def summary(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per set: means over the splits that both have, and the paired difference."""
-    rows = []
-    for name in dict.fromkeys(fit["set"] for fit in fits):
-        of = {(fit["method"], fit["split"]): fit for fit in fits if fit["set"] == name}
-        both = sorted(s for m, s in of if m == "bde" and ("isotherm", s) in of)
-        if not both:
-            continue
-        row: dict[str, Any] = {"set": name, "splits": len(both)}
-        for score in ("log likelihood", "RMSE", "coverage", "seconds", "cpu_seconds"):
-            for method in CONTESTANTS:
-                row[f"{score}, {method}"] = float(np.mean([of[method, s][score] for s in both]))
-        gaps = np.array(
-            [of["isotherm", s]["log likelihood"] - of["bde", s]["log likelihood"] for s in both]
-        )
-        row["difference"] = float(gaps.mean())
-        row["difference se"] = float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else None
-        rows.append(row)
-    return rows
-
-
 def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
@@ -129,7 +108,7 @@ def main() -> None:
         for name in options.sets.split(",")
         for method in options.methods.split(",")
     }
-    measure_all(PATH, fits, summary, anew=options.anew, packages=PACKAGES)
+    measure_all(PATH, fits, partial(paired, rival="bde"), anew=options.anew, packages=PACKAGES)
 
 
 if __name__ == "__main__":

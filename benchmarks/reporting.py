@@ -112,6 +112,28 @@ def measure_all(
             write_document(path, document)
 
 
+def paired(fits: list[dict[str, Any]], rival: str) -> list[dict[str, Any]]:
+    """Return a row per set: means over the splits of isotherm and a rival, and the difference.
+
+    Only splits that both have count; the difference is that of log likelihoods, split by split.
+    """
+    rows = []
+    for name in dict.fromkeys(fit["set"] for fit in fits):
+        of = {(fit["method"], fit["split"]): fit for fit in fits if fit["set"] == name}
+        both = sorted(s for m, s in of if m == rival and ("isotherm", s) in of)
+        if not both:
+            continue
+        row: dict[str, Any] = {"set": name, "splits": len(both)}
+        for score in ("log likelihood", "RMSE", "coverage", "seconds", "cpu_seconds"):
+            for method in ("isotherm", rival):
+                row[f"{score}, {method}"] = statistics.mean(of[method, s][score] for s in both)
+        gaps = [of["isotherm", s]["log likelihood"] - of[rival, s]["log likelihood"] for s in both]
+        row["difference"] = statistics.mean(gaps)
+        row["difference se"] = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        rows.append(row)
+    return rows
+
+
 def short(row: dict) -> dict:
     """Return a row for printing, with three significant digits."""
     return {key: f"{v:.3g}" if isinstance(v, float) else v for key, v in row.items()}

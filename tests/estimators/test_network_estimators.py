@@ -14,9 +14,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from isotherm import BayesianMLPClassifier, BayesianMLPRegressor
 from isotherm.estimators import network_posterior
-from isotherm.estimators.network import LIKELIHOODS, _best
+from isotherm.estimators.network import LIKELIHOODS, NUM_FOLDS, _best, _folds
 from isotherm.estimators.network_posterior import MLPModel, network_target
-from isotherm.models import CuratedLabels
+from isotherm.models import CuratedLabels, NoisyDirichlet
 from isotherm.models.likelihoods import Categorical, Gaussian
 from isotherm.references.conjugate import linear_posterior_half_cauchy
 from isotherm.references.logistic import logistic_posterior
@@ -114,6 +114,8 @@ def test_invalid_settings_are_refused():
         BayesianMLPClassifier().fit(x, np.ones(20))
     with pytest.raises(ValueError, match="`prior_variance` must be 'learned' or a positive"):
         BayesianMLPRegressor(prior_variance="wide").fit(x, y)
+    with pytest.raises(ValueError, match="`prior_variance` must be 'auto' or 'learned' or a pos"):
+        BayesianMLPClassifier(prior_variance="wide").fit(x, y > y.mean())
     with pytest.raises(ValueError, match="`noise` must be"):
         BayesianMLPRegressor(noise="loud").fit(x, y)
     with pytest.raises(ValueError, match="noise_df"):
@@ -162,6 +164,16 @@ def test_class_probabilities_are_averages_over_draws(prior_variance):
 
 
 @pytest.mark.usefixtures("compile_quickly")
+def test_chains_of_a_classifier_are_compared_by_log_probabilities():
+    x, y = make_rows(30)
+    model = BayesianMLPClassifier((4,), likelihood="categorical", **SHORT).fit(x, y > y.mean())
+    compared = model._convergence_draws()
+    assert compared.shape == (2, 3, 30 * 2)
+    probabilities = np.exp(compared.reshape(6, 30, 2)).mean(0)
+    np.testing.assert_allclose(probabilities, model.predict_proba(x), atol=1e-5)
+
+
+@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize("model", [BayesianMLPClassifier, slow(BayesianMLPRegressor)])
 def test_a_prediction_is_never_silently_nan(model):
     """In single precision these inputs are infinite, and the first class was returned."""
@@ -178,7 +190,7 @@ def test_a_prediction_is_never_silently_nan(model):
 def test_softmax_is_replaced_only_by_what_is_clearly_better():
     weight = np.ones(100)
     alternating = np.where(np.arange(100) % 2, 1.0, -1.0)  # a standard error of 0.1
-    scores = np.stack([np.zeros(100), 0.19 + alternating, 0.21 + alternating, -1 + 0 * alternating])
+    scores = np.stack([np.zeros(100), 0.29 + alternating, 0.31 + alternating, -1 + 0 * alternating])
     assert _best(scores, weight) == 2
     assert _best(scores[[0, 1, 3]], weight) == 0
     assert _best(np.stack([scores[0], 0.1 + 0 * alternating, scores[2]]), weight) == 2
@@ -193,17 +205,46 @@ def test_the_likelihood_follows_from_held_out_rows(monkeypatch):
     monkeypatch.setattr(BayesianMLPClassifier, "_work", 1.0)
     x = np.random.default_rng(0).normal(size=(200, 2))
     label = (x[:, 0] > 0).astype(int)
-    model = BayesianMLPClassifier((4,), likelihood="auto", num_draws=50, random_state=0)
-    assert model.fit(x, label).likelihood_ in LIKELIHOODS[2:]
+    model = BayesianMLPClassifier((4,), num_draws=50, random_state=0)
+    assert model.fit(x, label).likelihood_ == LIKELIHOODS[1]
+    assert "scale_1" not in model.draws_
+    deeper = BayesianMLPClassifier((4, 4), num_draws=50, random_state=0)
+    assert deeper.fit(x, label).likelihood_ == Categorical()
     clean = model.predict_proba(x)
     often_wrong = np.where(np.random.default_rng(1).random(200) < 0.4, 1 - label, label)
     assert model.fit(x, often_wrong).likelihood_ == Categorical()
     assert clean.max(1).mean() > model.predict_proba(x).max(1).mean()
     model.partial_fit(x[:20], label[:20])  # added rows do not change the choice
     assert model.likelihood_ == Categorical()
-    few = BayesianMLPClassifier((4,), likelihood="auto", **SHORT)
-    with pytest.raises(ValueError, match="needs at least five rows of two classes"):
-        few.fit(x[:6], [0, 1, 2, 3, 4, 5])
+
+
+def test_folds_spread_every_class_evenly():
+    y = np.repeat([0, 1, 2], [52, 26, 2])
+    folds = _folds(y, np.random.default_rng(0))
+    assert np.bincount(folds).tolist() == [16] * NUM_FOLDS
+    for label in np.unique(y):
+        counts = np.bincount(folds[y == label], minlength=NUM_FOLDS)
+        assert np.ptp(counts) <= 1
+    assert not np.array_equal(folds, _folds(y, np.random.default_rng(1)))
+
+
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize(
+    ("prior_variance", "likelihood", "learned"),
+    [
+        ("learned", NoisyDirichlet(), True),
+        ("auto", NoisyDirichlet(), False),
+        slow("auto", "auto", True),
+        slow(9.0, NoisyDirichlet(), False),
+    ],
+)
+def test_scales_are_learned_as_told(prior_variance, likelihood, learned):
+    x, y = make_rows(30)  # too few to compare likelihoods
+    model = BayesianMLPClassifier(
+        (4,), prior_variance=prior_variance, likelihood=likelihood, **SHORT
+    ).fit(x, y > y.mean())
+    assert ("scale_1" in model.draws_) == learned
+    assert model.likelihood_ == (Categorical() if likelihood == "auto" else likelihood)
 
 
 @pytest.mark.slow
