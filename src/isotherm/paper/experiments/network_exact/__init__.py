@@ -448,7 +448,7 @@ def plot(config: Config, result: dict[str, np.ndarray]) -> dict[str, Figure]:
 
 
 def _function(config: Config, result: dict[str, np.ndarray]) -> Figure:
-    figure, (left, right) = panels(2, width=4.8, height=3.4)
+    figure, (left, right) = panels(2, width=4.8, height=3.8)
     data = {key.removeprefix("regression/"): value for key, value in result.items()}
     grid, whole = data["grid"][:, 0], config.multiples[-1]
     plain = Case("plain", "independent", config.step_sizes[-1])
@@ -471,14 +471,14 @@ def _function(config: Config, result: dict[str, np.ndarray]) -> Figure:
         lines.append((sweeps, "C2"))
     steps = config.balanced_step_sizes
     lines += [(Case("plain", "independent", h, balanced=True), "C0") for h in steps]
-    lines += [(Case("kronecker", "independent", whole, balanced=True), "C4"), (balanced, "C9")]
+    lines += [(Case("kronecker", "independent", whole, balanced=True), "C4"), (balanced, "C3")]
     for i, (case, color) in enumerate(lines):
         ratio = data[f"{case.name}/sd"] / data["exact/sd"]
         dashes = ("-", "--", ":")[i % 3] if case.coordinates == "plain" else "-"
         right.plot(grid, ratio, dashes, color=color, label=case.name, lw=1.2)
     right.axhline(1, color="k", lw=0.8)
     right.set(xlabel="x", ylabel="sd over exact sd", ylim=(0.4, 2.2))
-    right.legend(fontsize=5, ncols=2)
+    right.legend(fontsize=5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     figure.set_label(
         "Left: data, and mean and two standard deviations of f by the reference, by mSGNHT-S with "
         f"plain minibatches (h = {config.step_sizes[-1]:g}) and with balanced minibatches. "
