@@ -59,7 +59,7 @@ def fast_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
-def by_patches(images: jax.Array, kernel: jax.Array, strides: Sequence[int] = ()) -> jax.Array:
+def by_patches(images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolve by one matrix product of the kernel with all patches, without padding.
 
     Parameters
@@ -68,21 +68,17 @@ def by_patches(images: jax.Array, kernel: jax.Array, strides: Sequence[int] = ()
         (image, *space, channel in).
     kernel
         (*space, channel in, channel out).
-    strides
-        Steps of the kernel, one for each axis of space; by default 1.
     """
-    patches = jnp.concatenate(list(_patches(images, kernel.shape[:-2], strides)), axis=-1)
+    window = kernel.shape[:-2]
+    ones = (1,) * len(window)
+    patches = jnp.concatenate(list(_patches(images, window, ones, ones)), axis=-1)
     return patches @ kernel.reshape(-1, kernel.shape[-1])
 
 
 def _patches(
-    images: jax.Array,
-    window: Sequence[int],
-    strides: Sequence[int] = (),
-    dilation: Sequence[int] = (),
+    images: jax.Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[jax.Array]:
     """Yield, for every position in the window, the pixels under it: (image, *space, channel)."""
-    strides, dilation = strides or (1,) * len(window), dilation or (1,) * len(window)
     axes = list(zip(images.shape[1:-1], window, strides, dilation, strict=True))
     sizes = [(n - (w - 1) * d - 1) // s + 1 for n, w, s, d in axes]
     for offset in product(*map(range, window)):
